@@ -1,0 +1,126 @@
+"""Every error Slipstream raises on purpose.
+
+SlipstreamError                     exit code 1
+├── UsageError                      2   wrong option, wrong configuration
+│   ├── ConfigError                     unknown or invalid setting
+│   └── FeatureConflictError            two features that are refused together
+├── ModelError                      3   the model's files
+│   ├── ModelNotFoundError
+│   ├── ModelFormatError                truncated, inconsistent or hostile file
+│   ├── UnsupportedModelError           an architecture or option nobody here implements
+│   ├── TokenizerError
+│   └── ChatTemplateError
+├── RequestError                    4   one request; never harms another
+│   ├── InvalidParamsError
+│   └── ContextLengthError
+├── ResourceError                   5
+│   ├── InsufficientMemoryError
+│   └── DiskSpaceError
+├── DownloadError                   6
+└── EngineError                     7   the engine stopped or was closed
+
+An error says what was wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class SlipstreamError(Exception):
+    """Base class. `what` is a sentence; `where` names the file, field or request; `fix` says what to do."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
+        self.what = what
+        self.where = where
+        self.fix = fix
+        message = f"{where}: {what}" if where else what
+        super().__init__(f"{message} {fix}" if fix else message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+def _rebuild(cls: type[SlipstreamError], args: tuple[object, ...], state: dict[str, object]) -> SlipstreamError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class UsageError(SlipstreamError):
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    pass
+
+
+class FeatureConflictError(UsageError):
+    pass
+
+
+class ModelError(SlipstreamError):
+    exit_code = 3
+
+
+class ModelNotFoundError(ModelError):
+    pass
+
+
+class ModelFormatError(ModelError):
+    pass
+
+
+class UnsupportedModelError(ModelError):
+    pass
+
+
+class TokenizerError(ModelError):
+    pass
+
+
+class ChatTemplateError(ModelError):
+    pass
+
+
+class RequestError(SlipstreamError):
+    exit_code = 4
+
+
+class InvalidParamsError(RequestError):
+    pass
+
+
+class ContextLengthError(RequestError):
+    """The prompt (plus at least one output token) does not fit; carries both numbers."""
+
+    def __init__(self, num_prompt_tokens: int, max_model_len: int, *, where: str | None = None) -> None:
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_model_len = max_model_len
+        super().__init__(
+            f"the prompt has {num_prompt_tokens} tokens, but the context holds {max_model_len} "
+            "(prompt and at least one output token together).",
+            where=where,
+            fix="Shorten the prompt or raise max_model_len if the model allows it.",
+        )
+
+
+class ResourceError(SlipstreamError):
+    exit_code = 5
+
+
+class InsufficientMemoryError(ResourceError):
+    pass
+
+
+class DiskSpaceError(ResourceError):
+    pass
+
+
+class DownloadError(SlipstreamError):
+    exit_code = 6
+
+
+class EngineError(SlipstreamError):
+    exit_code = 7

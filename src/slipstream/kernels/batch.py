@@ -1,0 +1,36 @@
+"""The one thing a model's forward reads besides its weights and the KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32Array = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """A ragged batch of R rows and T tokens; complete when constructed, never changed after.
+
+    Row r owns tokens query_start[r] : query_start[r+1]. It attends to kv_len[r] tokens of its own
+    sequence, the ones of this batch included (they are the last of them). Prefill chunks, decodes
+    and draft verification differ only in these numbers.
+    """
+
+    token_ids: Int32Array  # [T]
+    positions: Int32Array  # [T] absolute position in the sequence
+    slots: Int32Array  # [T] where the token's K and V are written: block id * block_size + offset
+    query_start: Int32Array  # [R + 1]
+    kv_len: Int32Array  # [R]
+    block_table: Int32Array  # [R, B] block ids in sequence order, padded with -1
+    logits_rows: Int32Array  # [L] indices into T whose logits are wanted, ascending
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.kv_len)
