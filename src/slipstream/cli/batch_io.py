@@ -1,0 +1,151 @@
+"""JSONL in, JSONL out for `slipstream generate --batch`: resumable, bad lines kept apart."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from slipstream.errors import DiskSpaceError, RequestError, UsageError
+from slipstream.sampling.params import SamplingParams
+
+_INPUT_KEYS = {"id", "prompt", "messages", "tools"}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """One valid input line; exactly one of `prompt` and `messages` is given."""
+
+    number: int  # 1-based line number in the input file
+    id: str
+    prompt: str | None
+    messages: list[dict[str, Any]] | None
+    tools: list[dict[str, Any]] | None
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    number: int
+    error: str
+
+
+def read_batch(path: Path, defaults: Mapping[str, Any]) -> Iterator[BatchLine | BadLine]:
+    """Lines of `path` in order; empty lines are skipped. Never raises for the content of a line.
+
+    A line is an object with `prompt` (text) or `messages` (chat), an optional `id` (default: the line number)
+    and any sampling parameter, which overrides `defaults`.
+    """
+    seen: set[str] = set()
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            if not raw.strip():
+                continue
+            try:
+                line = _parse(number, raw, defaults)
+                if line.id in seen:
+                    raise RequestError(f"the id {line.id!r} was used before in this file.")
+                seen.add(line.id)
+                yield line
+            except RequestError as error:
+                yield BadLine(number, str(error))
+
+
+def _parse(number: int, raw: bytes, defaults: Mapping[str, Any]) -> BatchLine:
+    try:
+        data = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RequestError(f"not valid UTF-8 at byte {error.start}.") from error
+    except json.JSONDecodeError as error:
+        raise RequestError(f"not valid JSON: {error.msg} at column {error.colno}.") from error
+    except RecursionError as error:
+        raise RequestError("not valid JSON: nested too deeply.") from error
+    if not isinstance(data, dict):
+        raise RequestError(f"expected an object, got {type(data).__name__}.")
+    identifier = data.get("id", str(number))
+    if isinstance(identifier, bool) or not isinstance(identifier, str | int):
+        raise RequestError(f"id must be a string or an integer, got {identifier!r}.")
+    prompt, messages, tools = data.get("prompt"), data.get("messages"), data.get("tools")
+    if (prompt is None) == (messages is None):
+        raise RequestError("exactly one of 'prompt' and 'messages' is needed.")
+    if prompt is not None and not isinstance(prompt, str):
+        raise RequestError(f"prompt must be a string, got {type(prompt).__name__}.")
+    if messages is not None and not isinstance(messages, list):
+        raise RequestError(f"messages must be a list, got {type(messages).__name__}.")
+    if tools is not None and (not isinstance(tools, list) or messages is None):
+        raise RequestError("tools must be a list and come with 'messages'.")
+    given = {key: value for key, value in data.items() if key not in _INPUT_KEYS}
+    params = SamplingParams.from_mapping({**defaults, **given})
+    return BatchLine(number, str(identifier), prompt, messages, tools, params)
+
+
+class BatchWriter:
+    """Appends one JSON object per finished request; `done` holds the ids that an earlier run finished.
+
+    A last line that was cut off by an interruption is removed on opening. Every line is flushed, so that an
+    interruption loses at most the requests that were running.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+        self.path = path
+        self.done: set[str] = set()
+        if overwrite or not path.exists():
+            self._file: TextIO = path.open("w", encoding="utf-8")
+        else:
+            self._recover()
+            self._file = path.open("a", encoding="utf-8")
+
+    def _recover(self) -> None:
+        keep = 0
+        with self.path.open("rb") as file:
+            for raw in file:
+                try:
+                    entry = json.loads(raw)
+                except ValueError:
+                    entry = None
+                complete = raw.endswith(b"\n") and isinstance(entry, dict) and isinstance(entry.get("id"), str)
+                if not complete:
+                    if raw.endswith(b"\n"):
+                        raise UsageError(
+                            "the file exists and is not the output of an earlier run.",
+                            where=str(self.path),
+                            fix="Name another file, or pass --overwrite.",
+                        )
+                    break
+                assert entry is not None
+                self.done.add(entry["id"])
+                keep += len(raw)
+        os.truncate(self.path, keep)
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        """Raises DiskSpaceError when the disk is full; the file then ends with a whole line."""
+        text = json.dumps(entry, ensure_ascii=False) + "\n"
+        position = self._file.tell()
+        try:
+            self._file.write(text)
+            self._file.flush()
+        except OSError as error:
+            try:
+                os.truncate(self.path, position)
+            finally:
+                raise DiskSpaceError(
+                    f"cannot write the result: {error.strerror}.",
+                    where=str(self.path),
+                    fix="Free some space and run the same command again: finished lines are kept.",
+                ) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> BatchWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+__all__ = ["BadLine", "BatchLine", "BatchWriter", "read_batch"]

@@ -1,0 +1,89 @@
+"""What a caller gets: streamed deltas, and the whole result. Names follow vLLM where the meaning is the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from slipstream.engine.plan import TokenLogprob
+
+FinishReason = Literal["stop", "length", "abort", "error", "deadline"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """Times in seconds. `tpot` is the mean time per output token after the first (None below two tokens)."""
+
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int  # prompt tokens whose KV came from the prefix cache or a parent
+    num_preemptions: int
+    queue_time: float | None  # arrival to first scheduled
+    ttft: float | None  # arrival to first token
+    tpot: float | None
+    e2e: float | None  # arrival to finish
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDelta:
+    """What one completion of one request gained in a step. `text` may be empty while a character or a possible
+    stop string is incomplete; concatenated deltas are the whole text."""
+
+    request_id: str
+    index: int  # which of the request's n completions
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()  # with the first delta; None at position 0
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None  # the stop string, or the stop token id if it is not end-of-sequence
+    error: str | None = None
+    stats: RequestStats | None = None  # with the last delta
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    cumulative_logprob: float | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+    stats: RequestStats | None = None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    outputs: list[CompletionOutput]
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+
+    @property
+    def finished(self) -> bool:
+        return all(output.finish_reason is not None for output in self.outputs)
+
+    def add(self, delta: OutputDelta) -> None:
+        """Append one streamed delta."""
+        output = self.outputs[delta.index]
+        output.text += delta.text
+        output.token_ids.extend(delta.token_ids)
+        if delta.logprobs:
+            output.logprobs = (output.logprobs or []) + list(delta.logprobs)
+            output.cumulative_logprob = sum(entry.logprob for entry in output.logprobs)
+        if delta.prompt_logprobs:
+            self.prompt_logprobs = list(delta.prompt_logprobs)
+        if delta.finish_reason is not None:
+            output.finish_reason = delta.finish_reason
+            output.stop_reason = delta.stop_reason
+            output.error = delta.error
+            output.stats = delta.stats
+
+    @classmethod
+    def empty(
+        cls, request_id: str, prompt: str | None, prompt_token_ids: tuple[int, ...], n: int = 1
+    ) -> RequestOutput:
+        return cls(request_id, prompt, prompt_token_ids, [CompletionOutput(index) for index in range(n)])

@@ -1,0 +1,69 @@
+"""The only thing that a server, a router or a benchmark knows of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from slipstream.engine.outputs import OutputDelta
+from slipstream.sampling.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One request as it enters an engine. `prompt` (text) is kept only to be shown again.
+
+    `priority`: lower is more important. `timeout`: seconds from arrival to the end. `cache_salt` separates
+    the prefix caches of tenants.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    prompt: str | None = None
+    priority: int = 0
+    timeout: float | None = None
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot. Rates are over the engine's life; token counts exclude recomputation after preemption."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_steps: int = 0
+    num_preemptions: int = 0
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_finished: int = 0
+    kv_blocks_total: int = 0
+    kv_blocks_used: int = 0  # owned by requests
+    kv_blocks_cached: int = 0  # free, but still holding a reusable prefix
+    prefix_cache_queries: int = 0  # tokens looked up
+    prefix_cache_hits: int = 0  # tokens found
+    max_num_seqs: int = 0  # in force now
+    step_time: float = 0.0  # seconds, all steps
+    forward_time: float = 0.0  # seconds inside the model
+
+    @property
+    def kv_usage(self) -> float:
+        return self.kv_blocks_used / self.kv_blocks_total if self.kv_blocks_total else 0.0
+
+
+class Engine(Protocol):
+    """Lifecycle: usable once constructed; `close` may be called twice; after it `generate` raises EngineError.
+
+    `generate` validates before any work and raises RequestError; the stream ends after a delta with a
+    finish reason for each of the n completions. Leaving the stream early aborts the request.
+    """
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[OutputDelta]: ...
+
+    async def abort(self, request_id: str) -> None: ...
+
+    def stats(self) -> EngineStats: ...
+
+    async def close(self) -> None: ...

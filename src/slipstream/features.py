@@ -1,0 +1,84 @@
+"""Which features exist and how every pair of them behaves (requirement R4).
+
+A feature is *transparent* when switching it on must not change a single token, and *semantic* when it changes the
+output on purpose (then the tokens must be the same as with that feature alone). The pair test in
+tests/engine/test_feature_pairs.py runs every pair that this table calls working; a pair refused here is refused
+when the engine is built, with the same reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations
+
+
+class Feature(StrEnum):
+    CONTINUOUS_BATCHING = "continuous batching"
+    CHUNKED_PREFILL = "chunked prefill"
+    PREFIX_CACHING = "prefix caching"
+    PREEMPTION = "preemption"
+    PRIORITY = "priority scheduling"
+    TPOT_OBJECTIVE = "TPOT objective"
+    PARALLEL_SAMPLING = "parallel sampling (n > 1)"
+    SEEDED_SAMPLING = "seeded sampling"
+    PENALTIES = "penalties and bad words"
+    LOGPROBS = "log-probabilities"
+    PROMPT_LOGPROBS = "prompt log-probabilities"
+    STOP = "stop strings and ids"
+    SLIDING_WINDOW = "sliding-window attention"
+    SOFT_CAP = "logit soft-capping"
+    MOE = "mixture of experts"
+    KV_FLOAT16 = "float16 KV cache"
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureInfo:
+    feature: Feature
+    transparent: bool  # must not change any token
+    switch: str  # how a user turns it on or off
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    first: Feature
+    second: Feature
+    works: bool
+    note: str = ""  # how it works where that is not obvious, or the reason of a refusal
+
+
+FEATURES: tuple[FeatureInfo, ...] = (
+    FeatureInfo(Feature.CONTINUOUS_BATCHING, True, "max_num_seqs"),
+    FeatureInfo(Feature.CHUNKED_PREFILL, True, "enable_chunked_prefill, max_num_batched_tokens"),
+    FeatureInfo(Feature.PREFIX_CACHING, True, "enable_prefix_caching"),
+    FeatureInfo(Feature.PREEMPTION, True, "num_blocks (happens when blocks run out)"),
+    FeatureInfo(Feature.PRIORITY, True, 'policy = "priority"; priority of a request'),
+    FeatureInfo(Feature.TPOT_OBJECTIVE, True, "tpot_objective"),
+    FeatureInfo(Feature.PARALLEL_SAMPLING, False, "n"),
+    FeatureInfo(Feature.SEEDED_SAMPLING, False, "temperature, top_k, top_p, min_p, seed"),
+    FeatureInfo(Feature.PENALTIES, False, "repetition/presence/frequency_penalty, logit_bias, bad_words"),
+    FeatureInfo(Feature.LOGPROBS, True, "logprobs"),
+    FeatureInfo(Feature.PROMPT_LOGPROBS, True, "prompt_logprobs"),
+    FeatureInfo(Feature.STOP, False, "stop, stop_token_ids, min_tokens, ignore_eos"),
+    FeatureInfo(Feature.SLIDING_WINDOW, False, "the model's configuration"),
+    FeatureInfo(Feature.SOFT_CAP, False, "the model's configuration"),
+    FeatureInfo(Feature.MOE, False, "the model's configuration"),
+    FeatureInfo(Feature.KV_FLOAT16, False, "kv_dtype"),
+)
+
+_NOTES: dict[frozenset[Feature], str] = {
+    frozenset({Feature.PREFIX_CACHING, Feature.PROMPT_LOGPROBS}): (
+        "the request does not read the cache, because every prompt position needs its logits; it still fills it"
+    ),
+    frozenset({Feature.PARALLEL_SAMPLING, Feature.PROMPT_LOGPROBS}): "computed once, by the first completion",
+    frozenset({Feature.PARALLEL_SAMPLING, Feature.PREFIX_CACHING}): (
+        "the completions share the prompt's full blocks whether or not the cache is on"
+    ),
+}
+
+
+def pairs() -> Iterator[Pair]:
+    """Every unordered pair, in table order."""
+    for first, second in combinations((info.feature for info in FEATURES), 2):
+        yield Pair(first, second, True, _NOTES.get(frozenset({first, second}), ""))
