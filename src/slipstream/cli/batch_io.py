@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from slipstream.errors import DiskSpaceError, RequestError, UsageError
 from slipstream.sampling.params import SamplingParams
 
+_LINE_START = b'{"id": '
 _INPUT_KEYS = {"id", "prompt", "messages", "tools"}
 
 
@@ -109,7 +110,8 @@ class BatchWriter:
                     entry = None
                 complete = raw.endswith(b"\n") and isinstance(entry, dict) and isinstance(entry.get("id"), str)
                 if not complete:
-                    if raw.endswith(b"\n"):
+                    cut_off = not raw.endswith(b"\n") and raw[: len(_LINE_START)] == _LINE_START[: len(raw)]
+                    if not cut_off:
                         raise UsageError(
                             "the file exists and is not the output of an earlier run.",
                             where=str(self.path),
@@ -121,9 +123,9 @@ class BatchWriter:
                 keep += len(raw)
         os.truncate(self.path, keep)
 
-    def write(self, entry: Mapping[str, Any]) -> None:
+    def write(self, identifier: str, entry: Mapping[str, Any]) -> None:
         """Raises DiskSpaceError when the disk is full; the file then ends with a whole line."""
-        text = json.dumps(entry, ensure_ascii=False) + "\n"
+        text = json.dumps({"id": identifier, **entry}, ensure_ascii=False) + "\n"
         position = self._file.tell()
         try:
             self._file.write(text)
@@ -144,7 +146,9 @@ class BatchWriter:
     def __enter__(self) -> BatchWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from slipstream.sampling.params import SamplingParams
 from slipstream.text.detokenize import IncrementalDetokenizer
@@ -53,5 +52,3 @@ class TextAssembler:
         result = self._stop.push(text)
         self.stopped_by = result.matched
         return result.text
-
-

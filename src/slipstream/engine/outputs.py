@@ -83,7 +83,5 @@ class RequestOutput:
             output.stats = delta.stats
 
     @classmethod
-    def empty(
-        cls, request_id: str, prompt: str | None, prompt_token_ids: tuple[int, ...], n: int = 1
-    ) -> RequestOutput:
+    def empty(cls, request_id: str, prompt: str | None, prompt_token_ids: tuple[int, ...], n: int = 1) -> RequestOutput:
         return cls(request_id, prompt, prompt_token_ids, [CompletionOutput(index) for index in range(n)])

@@ -1,0 +1,124 @@
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli.batch_io import BadLine, BatchLine, BatchWriter, read_batch
+from slipstream.errors import DiskSpaceError, UsageError
+
+pytestmark = pytest.mark.fast
+
+
+def write(path: Path, *lines: bytes) -> Path:
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return path
+
+
+def test_good_lines_with_defaults_and_overrides(tmp_path):
+    file = write(
+        tmp_path / "in.jsonl",
+        b'{"prompt": "a"}',
+        b"",
+        b'{"id": 5, "messages": [{"role": "user", "content": "x"}], "temperature": 0.5, "stop": ["z"]}',
+    )
+    first, second = read_batch(file, {"temperature": 0.0, "max_tokens": 8})
+    assert isinstance(first, BatchLine)
+    assert isinstance(second, BatchLine)
+    assert (first.number, first.id, first.prompt, first.params.temperature) == (1, "1", "a", 0.0)
+    assert (second.number, second.id, second.messages) == (3, "5", [{"role": "user", "content": "x"}])
+    assert (second.params.temperature, second.params.max_tokens, second.params.stop) == (0.5, 8, ("z",))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"\xff\xfe", "not valid UTF-8 at byte 0"),
+        (b"{", "not valid JSON"),
+        (b"[" * 100000, "nested too deeply"),
+        (b"[1]", "expected an object"),
+        (b"{}", "exactly one of"),
+        (b'{"prompt": "a", "messages": []}', "exactly one of"),
+        (b'{"prompt": 3}', "must be a string"),
+        (b'{"messages": {}}', "must be a list"),
+        (b'{"prompt": "a", "tools": []}', "come with 'messages'"),
+        (b'{"prompt": "a", "id": true}', "id must be"),
+        (b'{"prompt": "a", "temperature": -1}', "temperature"),
+        (b'{"prompt": "a", "temprature": 1}', "temperature"),
+    ],
+)
+def test_bad_lines_carry_their_number(tmp_path, line: bytes, message: str):
+    file = write(tmp_path / "in.jsonl", b'{"prompt": "fine"}', line, b'{"prompt": "fine too"}')
+    results = list(read_batch(file, {}))
+    assert [type(result) for result in results] == [BatchLine, BadLine, BatchLine]
+    assert results[1].number == 2
+    assert message in results[1].error
+
+
+def test_duplicate_ids_are_bad(tmp_path):
+    file = write(tmp_path / "in.jsonl", b'{"prompt": "a", "id": "x"}', b'{"prompt": "b", "id": "x"}')
+    first, second = read_batch(file, {})
+    assert isinstance(first, BatchLine)
+    assert isinstance(second, BadLine)
+    assert "'x' was used before" in second.error
+
+
+def test_resume_keeps_whole_lines_and_drops_a_cut_one(tmp_path):
+    out = tmp_path / "out.jsonl"
+    with BatchWriter(out) as writer:
+        writer.write("1", {"text": "é"})
+        writer.write("2", {})
+    whole = out.read_bytes()
+    out.write_bytes(whole + b'{"id": "3", "te')
+    with BatchWriter(out) as writer:
+        assert writer.done == {"1", "2"}
+        writer.write("3", {})
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["1", "2", "3"]
+    with BatchWriter(out, overwrite=True) as writer:
+        assert writer.done == set()
+    assert out.read_bytes() == b""
+
+
+def test_a_foreign_file_is_not_touched(tmp_path):
+    out = write(tmp_path / "notes.txt", b"my notes", b"more")
+    with pytest.raises(UsageError, match="not the output of an earlier run"):
+        BatchWriter(out)
+    assert out.read_bytes() == b"my notes\nmore\n"
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
+    out = tmp_path / "out.jsonl"
+    with BatchWriter(out) as writer:
+        writer.write("1", {})
+        real_flush = writer._file.flush
+
+        class Full:
+            def __init__(self, file):
+                self.file = file
+
+            def tell(self):
+                return self.file.tell()
+
+            def write(self, text):
+                self.file.write(text[: len(text) // 2])
+                real_flush()
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            def flush(self):
+                real_flush()
+
+            def close(self):
+                self.file.close()
+
+        monkeypatch.setattr(writer, "_file", Full(writer._file))
+        with pytest.raises(DiskSpaceError, match="No space left"):
+            writer.write("2", {})
+    assert out.read_text() == '{"id": "1"}\n'
+
+
+def test_a_file_of_one_foreign_line_without_newline_is_not_touched(tmp_path):
+    out = tmp_path / "notes.txt"
+    out.write_bytes(b"my notes")
+    with pytest.raises(UsageError):
+        BatchWriter(out)
+    assert out.read_bytes() == b"my notes"
