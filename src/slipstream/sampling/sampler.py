@@ -1,0 +1,128 @@
+"""Verify or sample: one code path, with zero drafts for plain decoding.
+
+The token at absolute index p of a sequence is argmax over ids of z[id] + gumbel(seed, p)[id], z being the processed,
+scaled and truncated logits: an exact draw from softmax(z) (Gumbel-max). At temperature 0 it is argmax of the
+processed logits. Equal maxima go to the lowest id.
+
+A draft is accepted if it equals the token that is drawn at its place, whoever proposed it, so the output with
+drafts is the output without (drafter-invariant speculation, arXiv 2408.07978).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.errors import RequestError
+from slipstream.sampling.filters import kept_tokens, scale_by_temperature
+from slipstream.sampling.logprobs import TokenLogprob, finite_maximum, token_logprob
+from slipstream.sampling.params import SamplingParams
+from slipstream.sampling.processors import apply_processors, needs_processing
+from slipstream.sampling.rng import gumbel
+
+LogitsRow = NDArray[np.float32]  # [V]
+
+
+class RowContext(Protocol):
+    """What sampling knows about a row besides its logits; `engine.plan.RowSampling` fits."""
+
+    @property
+    def params(self) -> SamplingParams: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]: ...
+    @property
+    def history(self) -> tuple[int, ...]: ...  # tokens 0 .. first_position - 1; unread unless params.needs_history
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """One row to sample: owns 1 + len(draft_tokens) consecutive rows of the logits."""
+
+    context: RowContext
+    first_position: int  # absolute index of the first token to be drawn = number of tokens known, drafts excluded
+    draft_tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRow:
+    """`tokens`: the accepted drafts and then one drawn token; empty if `error` is set."""
+
+    tokens: tuple[int, ...]
+    accepted: int
+    logprobs: tuple[TokenLogprob, ...] = ()  # one per token, if asked
+    error: str | None = None
+
+
+def sample_rows(logits: NDArray[np.float32], rows: Sequence[SampleRow]) -> list[SampledRow]:
+    """Sample or verify every row.
+
+    logits: float32 [L, V], L = sum of 1 + len(draft_tokens), in the order of `rows`; left unchanged. Logits i of a
+    row predict the token at first_position + i. A row that cannot be sampled (NaN or infinite logits, every token
+    forbidden, a token id outside the vocabulary) gets an `error`; the others are not affected.
+    Raises ValueError if L does not fit the rows.
+    """
+    wanted = sum(1 + len(row.draft_tokens) for row in rows)
+    if logits.ndim != 2 or len(logits) != wanted or (wanted and logits.shape[1] == 0):
+        raise ValueError(f"logits of shape {logits.shape} for rows that need [{wanted}, V].")
+    results: list[SampledRow] = []
+    start = 0
+    for row in rows:
+        end = start + 1 + len(row.draft_tokens)
+        try:
+            results.append(_sample_row(logits[start:end], row))
+        except RequestError as error:
+            results.append(SampledRow(tokens=(), accepted=0, error=str(error)))
+        start = end
+    return results
+
+
+def sample_token(
+    logits: LogitsRow, context: RowContext, *, position: int, accepted_drafts: tuple[int, ...] = ()
+) -> int:
+    """The token at absolute index `position`. Raises RequestError if there is none."""
+    params = context.params
+    finite_maximum(logits)
+    scores: NDArray[np.floating] = logits
+    if needs_processing(params, position=position, num_prompt_tokens=context.num_prompt_tokens):
+        scores = apply_processors(
+            logits,
+            params,
+            history=context.history + accepted_drafts,
+            position=position,
+            num_prompt_tokens=context.num_prompt_tokens,
+            stop_token_ids=context.stop_token_ids,
+        )
+        if scores.max() == -np.inf:
+            raise RequestError(f"the sampling parameters forbid every token at position {position}.")
+    if params.greedy:
+        return int(scores.argmax())
+    scaled = scale_by_temperature(scores, params.temperature)
+    kept = kept_tokens(scaled, top_k=params.top_k, top_p=params.top_p, min_p=params.min_p)
+    if kept is None:
+        return int((scaled + gumbel(context.seed, position, len(scaled))).argmax())
+    kept = np.sort(kept)  # so that equal maxima go to the lowest id
+    return int(kept[(scaled[kept] + gumbel(context.seed, position, kept)).argmax()])
+
+
+def _sample_row(logits: NDArray[np.float32], row: SampleRow) -> SampledRow:
+    num_top = row.context.params.logprobs
+    tokens: list[int] = []
+    logprobs: list[TokenLogprob] = []
+    for i, row_logits in enumerate(logits):
+        token = sample_token(
+            row_logits, row.context, position=row.first_position + i, accepted_drafts=row.draft_tokens[:i]
+        )
+        tokens.append(token)
+        if num_top is not None:
+            logprobs.append(token_logprob(row_logits, token, num_top))
+        if i < len(row.draft_tokens) and token != row.draft_tokens[i]:
+            break
+    return SampledRow(tokens=tuple(tokens), accepted=len(tokens) - 1, logprobs=tuple(logprobs))
