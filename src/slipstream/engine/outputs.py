@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from slipstream.engine.plan import TokenLogprob
+from slipstream.sampling.logprobs import TokenLogprob
 
 FinishReason = Literal["stop", "length", "abort", "error", "deadline"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slipstream.sampling.logprobs import TokenLogprob
 from slipstream.sampling.params import SamplingParams
 
 
@@ -44,16 +45,6 @@ class StepPlan:
     @property
     def num_tokens(self) -> int:
         return sum(len(row.tokens) for row in self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Log-probability of one token at one position, with the requested alternatives, best first."""
-
-    token_id: int
-    logprob: float
-    rank: int  # 1 = most likely
-    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,88 @@
+"""Carries out a StepPlan: batch, model, sampling. Keeps no request state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.engine.batcher import build_batch
+from slipstream.engine.plan import PlanRow, RowResult, StepPlan, StepResult, StepTiming
+from slipstream.errors import RequestError
+from slipstream.kernels.batch import ForwardBatch
+from slipstream.kernels.table import Tensor
+from slipstream.kv.storage import KVStorage
+from slipstream.sampling.logprobs import TokenLogprob, prompt_logprobs
+from slipstream.sampling.sampler import SampledRow, SampleRow, sample_rows
+
+ForwardModel = Callable[[ForwardBatch, KVStorage], Tensor]
+
+
+class Runner(Protocol):
+    """The seam between scheduling and computing; may live in another process, since plans are self-contained."""
+
+    def execute(self, plan: StepPlan) -> StepResult: ...
+
+
+class ModelRunner:
+    """Runs one model over one KV cache.
+
+    `to_numpy` brings logits to the host as float32 [L, V].
+    """
+
+    def __init__(
+        self, model: ForwardModel, kv: KVStorage, to_numpy: Callable[[Tensor], NDArray[np.float32]]
+    ) -> None:
+        self._model = model
+        self._kv = kv
+        self._to_numpy = to_numpy
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """One forward pass over all rows. A row whose sampling fails gets `error`; the others are not affected."""
+        started = perf_counter()
+        batch = build_batch(plan, self._kv.spec.block_size)
+        built = perf_counter()
+        logits = self._to_numpy(self._model(batch, self._kv))
+        computed = perf_counter()
+        rows = _sample(plan, logits)
+        timing = StepTiming(built - started, computed - built, perf_counter() - computed)
+        return StepResult(plan.step, rows, timing)
+
+
+def _sample(plan: StepPlan, logits: NDArray[np.float32]) -> tuple[RowResult, ...]:
+    """Split logits [L, V] into the rows' own, sample those that want it, add prompt log-probabilities."""
+    ends = np.cumsum([row.num_logits for row in plan.rows]).tolist()
+    sampling = [(row, end) for row, end in zip(plan.rows, ends, strict=True) if row.samples]
+    needed = np.concatenate([np.arange(end - 1 - row.num_draft, end) for row, end in sampling] or [np.empty(0, int)])
+    wanted = logits if len(needed) == len(logits) else logits[needed.astype(np.intp)]
+    sampled = iter(sample_rows(wanted, [_sample_row(row) for row, _ in sampling]))
+    results = []
+    for row, end in zip(plan.rows, ends, strict=True):
+        drawn = next(sampled) if row.samples else SampledRow(tokens=(), accepted=0)
+        error = drawn.error
+        prompt: tuple[TokenLogprob, ...] = ()
+        if row.sampling.params.prompt_logprobs is not None and error is None:
+            try:
+                prompt = _prompt_logprobs(row, logits[end - row.num_logits : end])
+            except RequestError as failure:
+                error = str(failure)
+        results.append(RowResult(row.request_id, drawn.tokens, drawn.accepted, drawn.logprobs, prompt, error))
+    return tuple(results)
+
+
+def _sample_row(row: PlanRow) -> SampleRow:
+    known = len(row.tokens) - row.num_draft
+    return SampleRow(row.sampling, first_position=row.start + known, draft_tokens=row.tokens[known:])
+
+
+def _prompt_logprobs(row: PlanRow, logits: NDArray[np.float32]) -> tuple[TokenLogprob, ...]:
+    """For each logits position p of the row whose next token is still in the prompt: that token's log-probability."""
+    num_top = row.sampling.params.prompt_logprobs
+    assert num_top is not None
+    first = row.start + len(row.tokens) - len(logits)
+    count = max(0, min(len(logits), row.sampling.num_prompt_tokens - 1 - first))
+    targets = row.sampling.history[first + 1 : first + 1 + count]
+    return prompt_logprobs(logits[:count], targets, num_top)
