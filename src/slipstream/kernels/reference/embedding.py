@@ -1,0 +1,20 @@
+"""Choosing rows: of the vocabulary, and of the batch."""
+
+from __future__ import annotations
+
+import torch
+
+from slipstream.kernels.batch import ForwardBatch
+from slipstream.kernels.reference.binding import Matrix
+from slipstream.kernels.reference.index import index
+
+
+def embedding(batch: ForwardBatch, table: Matrix, scale: float) -> torch.Tensor:
+    """-> [T, hidden]."""
+    rows = table.data[index(batch.token_ids)]
+    return rows if scale == 1.0 else rows * scale
+
+
+def select_rows(x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    """x [T, n] -> [L, n]."""
+    return x[index(batch.logits_rows)]

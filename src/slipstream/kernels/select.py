@@ -1,0 +1,33 @@
+"""Which backend runs the ops."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from slipstream.errors import ConfigError
+from slipstream.kernels.table import Kernels
+
+BACKENDS = ("auto", "reference")
+_NOT_BUILT = ("cpu", "triton")
+
+
+def select_kernels(name: str) -> Kernels:
+    """The backend called `name`; "auto" is the best one that this installation has.
+
+    Raises ConfigError for an unknown name, for a backend that is not part of this build, and when PyTorch is missing.
+    """
+    if name in _NOT_BUILT:
+        raise ConfigError(
+            f"the {name} backend is not part of this build.", where="backend", fix="Use backend=reference."
+        )
+    if name not in BACKENDS:
+        raise ConfigError(f"unknown backend {name!r}.", where="backend", fix=f"Choose one of: {', '.join(BACKENDS)}.")
+    if importlib.util.find_spec("torch") is None:
+        raise ConfigError(
+            "the reference backend needs PyTorch, which is not installed.",
+            where="backend",
+            fix="Install it with: pip install 'slipstream-llm[torch]'",
+        )
+    from slipstream.kernels.reference import REFERENCE
+
+    return REFERENCE
