@@ -1,0 +1,82 @@
+"""Streaming a checkpoint's tensors into a model's slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.errors import ModelFormatError
+from slipstream.weights.checkpoint import Checkpoint
+from slipstream.weights.match import Ignore, TensorSource, match_slots
+from slipstream.weights.naming import show
+from slipstream.weights.rope_rows import rope_rows_to_halves
+from slipstream.weights.slots import TensorSlot
+
+T = TypeVar("T")
+
+
+def load_weights(
+    slots: Sequence[TensorSlot],
+    checkpoint: Checkpoint,
+    bind: Callable[[TensorSlot, NDArray[np.float32]], T],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    ignore: Ignore = (),
+) -> dict[str, T]:
+    """Read every slot and hand it to `bind`; {slot name: what bind returned}, in file order.
+
+    Nothing is read before all names and shapes fit (`match_slots`). Besides what `bind` keeps, one dequantised
+    tensor is alive at a time.
+
+    Args:
+        slots: every tensor of the model; two slots may share a file tensor only through disjoint parts of it.
+        checkpoint: the opened model.
+        bind: takes the slot and its values, float32, C-contiguous, of shape `slot.shape`; it may keep the array.
+        progress: called with (bytes done, bytes in all), stored bytes, before the first tensor and after each.
+        ignore: file tensors, by name or predicate, that the model knows and does not need.
+
+    Raises:
+        ModelFormatError: the tensors do not fit the slots, or one holds values that are not finite.
+    """
+    sources = match_slots(slots, checkpoint, ignore=ignore)
+    total = sum(source.nbytes for source in sources)
+    done = 0
+    if progress is not None:
+        progress(done, total)
+    bound: dict[str, T] = {}
+    for source in sources:
+        bound[source.slot.name] = bind(source.slot, read_source(source, checkpoint))
+        done += source.nbytes
+        if progress is not None:
+            progress(done, total)
+    return bound
+
+
+def read_source(source: TensorSource, checkpoint: Checkpoint) -> NDArray[np.float32]:
+    """The values of one slot, of shape `source.slot.shape`, in Hugging Face row order.
+
+    Raises:
+        ModelFormatError: a value is not finite.
+    """
+    name = source.info.name
+    if source.expert is None:
+        values = checkpoint.read(name, source.rows)
+    else:
+        start, stop = source.rows
+        values = checkpoint.read(name, (source.expert, source.expert + 1))[0]
+        if stop - start != len(values):
+            values = values[start:stop].copy()
+    if not np.isfinite(values).all():
+        raise ModelFormatError(
+            f"the tensor {show(name)} holds values that are not finite (infinity or NaN).",
+            where=str(checkpoint.path),
+            fix="The file is damaged; fetch it again.",
+        )
+    if source.rope_heads is not None:
+        values = rope_rows_to_halves(values, source.rope_heads)
+    if source.offset:
+        values += np.float32(source.offset)
+    return values
