@@ -1,0 +1,70 @@
+"""How long a step will take, learned while running, and how large a prefill chunk may therefore be."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class StepCostModel(Protocol):
+    def observe(self, num_tokens: int, num_rows: int, context: int, seconds: float) -> None:
+        """A step fed `num_tokens` in `num_rows` that attend to `context` tokens in total."""
+        ...
+
+    def estimate(self, num_tokens: int, num_rows: int, context: int) -> float | None:
+        """Seconds; None while too little is known."""
+        ...
+
+    def chunk_limit(self, num_rows: int, context: int, objective: float) -> int | None:
+        """Prefill tokens that a step with these decode rows can take and still end within `objective` seconds."""
+        ...
+
+
+class LinearCostModel:
+    """seconds = a + b * tokens + c * rows + d * context by recursive least squares with forgetting.
+
+    (Haykin, Adaptive Filter Theory, chapter on RLS.) Inputs are scaled to about one. A coefficient that comes
+    out negative counts as zero in estimates: nothing gets cheaper by doing more.
+    """
+
+    _SCALE = (1.0, 1 / 256, 1 / 16, 1 / 8192)
+
+    def __init__(self, forgetting: float = 0.98, min_observations: int = 8, min_chunk: int = 16) -> None:
+        """`min_chunk`: the least that `chunk_limit` answers, so that a prompt always advances."""
+        self._forgetting = forgetting
+        self._min_observations = min_observations
+        self._min_chunk = min_chunk
+        self._weights = [0.0] * 4
+        self._inverse = [[1e4 if i == j else 0.0 for j in range(4)] for i in range(4)]
+        self._observations = 0
+
+    def observe(self, num_tokens: int, num_rows: int, context: int, seconds: float) -> None:
+        x = self._features(num_tokens, num_rows, context)
+        projected = [sum(p * value for p, value in zip(row, x, strict=True)) for row in self._inverse]
+        denominator = self._forgetting + sum(p * value for p, value in zip(projected, x, strict=True))
+        gain = [p / denominator for p in projected]
+        error = seconds - sum(w * value for w, value in zip(self._weights, x, strict=True))
+        self._weights = [w + g * error for w, g in zip(self._weights, gain, strict=True)]
+        trace = sum(self._inverse[i][i] for i in range(4))
+        # In a direction that is never excited forgetting would inflate the inverse without bound.
+        shrink = self._forgetting if trace < 1e6 else 1.0
+        self._inverse = [[(self._inverse[i][j] - gain[i] * projected[j]) / shrink for j in range(4)] for i in range(4)]
+        self._observations += 1
+
+    def estimate(self, num_tokens: int, num_rows: int, context: int) -> float | None:
+        if self._observations < self._min_observations:
+            return None
+        x = self._features(num_tokens, num_rows, context)
+        return sum(max(0.0, w) * value for w, value in zip(self._weights, x, strict=True))
+
+    def chunk_limit(self, num_rows: int, context: int, objective: float) -> int | None:
+        base = self.estimate(num_rows, num_rows + 1, context)
+        if base is None:
+            return None
+        per_token = max(0.0, self._weights[1]) * self._SCALE[1]
+        if per_token == 0.0:
+            return None
+        return max(self._min_chunk, int((objective - base) / per_token))
+
+    def _features(self, num_tokens: int, num_rows: int, context: int) -> tuple[float, ...]:
+        values = (1, num_tokens, num_rows, context)
+        return tuple(value * scale for value, scale in zip(values, self._SCALE, strict=True))

@@ -1,0 +1,399 @@
+"""Decides what every step computes. Pure bookkeeping: no tensors, no clock, no threads."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from slipstream.engine.admission import AdaptiveLimit, SequenceLimit, refuse_impossible, watermark_blocks
+from slipstream.engine.cost_model import LinearCostModel, StepCostModel
+from slipstream.engine.forks import Forks
+from slipstream.engine.plan import PlanRow, RowResult, StepPlan, StepResult
+from slipstream.engine.queue import FirstComeFirstServed, QueuePolicy, WaitingQueue
+from slipstream.engine.request import FinishReason, Request, RequestStatus
+from slipstream.engine.rows import build_row, check_answer
+from slipstream.errors import EngineError, InvalidParamsError
+from slipstream.kv.manager import KVManager, KVUsage
+from slipstream.sampling.logprobs import TokenLogprob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    max_num_batched_tokens: int = 4096  # fed per step, all rows together
+    max_num_seqs: int = 64  # running at once
+    enable_chunked_prefill: bool = True
+    max_prefill_chunk: int | None = None  # tokens of one row; None: bounded by the step alone
+    tpot_objective: float | None = None  # seconds per step while anything decodes; None: off
+    watermark: float = 0.01  # share of the blocks left free by admission
+    max_queued: int | None = None
+    max_preemptions: int = 3  # after so many a request is protected
+    max_wait: float = 30.0  # seconds; one that waited longer for its first step is protected
+
+
+class DraftProposer(Protocol):
+    def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
+        """Tokens that may follow each request's known ones; an empty draft is always allowed."""
+        ...
+
+
+class NoDrafts:
+    def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
+        return [()] * len(requests)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestUpdate:
+    """What a step brought one request. Exactly one update of every request has a `finish_reason`."""
+
+    request: Request
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    step: int
+    num_running: int
+    num_waiting: int
+    num_preempted: int  # since start
+    max_num_seqs: int  # in force; lower than asked while preemptions are frequent
+    kv: KVUsage
+
+
+@dataclass(slots=True)
+class _Grants:
+    """A step in the making: tokens granted to each request, and what is left of the budget."""
+
+    left: int
+    tokens: dict[Request, int] = field(default_factory=dict)
+    preempted: int = 0
+
+    def give(self, request: Request, num_tokens: int) -> None:
+        self.tokens[request] = num_tokens
+        self.left -= num_tokens
+
+    def withdraw(self, request: Request) -> None:
+        self.left += self.tokens.pop(request, 0)
+
+
+class Scheduler:
+    """plan -> (run the step) -> apply, one step in flight at a time; add, abort and finish at any moment.
+
+    One rule: `computed` chases tokens + draft. A prefill chunk, a decode and the verification of a draft differ
+    only in the numbers of their row.
+
+    Fairness. Decoding rows come first, the one served longest ago in front, each with at least one token before
+    any draft is fed. When blocks run out the request of the highest rank number is preempted and recomputes
+    later. Protected requests rank before all others and among themselves by age, so the oldest of them can
+    never be a victim: it ends, and then the next one does.
+    """
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        kv: KVManager,
+        *,
+        policy: QueuePolicy | None = None,
+        limit: SequenceLimit | None = None,
+        cost_model: StepCostModel | None = None,
+        proposer: DraftProposer | None = None,
+    ) -> None:
+        self.settings = settings
+        self.kv = kv
+        self._policy = policy or FirstComeFirstServed()
+        self._limit = limit or AdaptiveLimit(settings.max_num_seqs)
+        self._cost_model = cost_model or LinearCostModel()
+        self._proposer = proposer or NoDrafts()
+        self._queue = WaitingQueue(self._policy, settings.max_queued)
+        self._watermark = watermark_blocks(kv.num_blocks, settings.watermark)
+        self._requests: dict[str, Request] = {}  # unfinished, and finished ones of the step in flight
+        self._running: dict[Request, None] = {}
+        self._forks = Forks(kv)
+        self._deadlines: list[tuple[float, int, Request]] = []
+        self._updates: list[RequestUpdate] = []
+        self._in_flight: StepPlan | None = None
+        self._planned_at = 0.0
+        self._step = self._added = self._preempted = 0
+
+    # ---- requests come and go ----
+
+    def add(self, request: Request) -> None:
+        """Raises RequestTooLargeError, QueueFullError, or InvalidParamsError for an id that is in use."""
+        if request.id in self._requests:
+            raise InvalidParamsError("a request with this id is not finished yet.", where=f"request {request.id}")
+        refuse_impossible(request, self.kv, self.settings.max_num_batched_tokens, self.settings.enable_chunked_prefill)
+        self._queue.require_room(request)
+        request.order = self._added
+        self._added += 1
+        self._requests[request.id] = request
+        if request.deadline is not None:
+            heapq.heappush(self._deadlines, (request.deadline, request.order, request))
+        parent = self._requests.get(request.fork_of) if request.fork_of is not None else None
+        if parent is not None and not parent.finished:
+            self._forks.add(request, parent)
+        self._queue.push(request)
+
+    def abort(self, request_id: str, now: float) -> RequestUpdate | None:
+        return self.finish(request_id, "abort", now)
+
+    def finish(self, request_id: str, reason: FinishReason, now: float) -> RequestUpdate | None:
+        """End a request from outside (a client left, a stop string was found). None if it has ended already.
+
+        Blocks that the step in flight writes to are released when that step is applied.
+        """
+        request = self._requests.get(request_id)
+        if request is None or request.finished:
+            return None
+        request.finish_reason = reason
+        in_flight = self._in_flight is not None and request in self._running
+        self._end(request, now, keep_blocks=in_flight)
+        return RequestUpdate(request, finish_reason=reason)
+
+    def drain(self) -> list[RequestUpdate]:
+        """Updates that no `apply` returned: what ended in `plan`. Call it when `plan` returns None."""
+        updates, self._updates = self._updates, []
+        return updates
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._running) or len(self._queue) > 0
+
+    @property
+    def requests(self) -> Iterable[Request]:
+        """All that may own blocks, for `KVManager.check`."""
+        return self._requests.values()
+
+    def stats(self) -> SchedulerStats:
+        limit = min(self.settings.max_num_seqs, self._limit.limit)
+        return SchedulerStats(self._step, len(self._running), len(self._queue), self._preempted, limit, self.kv.usage())
+
+    # ---- a step begins ----
+
+    def plan(self, now: float) -> StepPlan | None:
+        """The next step, or None if nothing is left to do. `now`: seconds, never going back."""
+        if self._in_flight is not None:
+            raise EngineError(f"step {self._in_flight.step} was planned but neither applied nor discarded.")
+        self._expire(now)
+        if not self.has_unfinished:
+            return None
+        grants = _Grants(self.settings.max_num_batched_tokens)
+        prefill_budget = self._grant_running(grants)
+        if not grants.preempted:
+            self._admit(grants, prefill_budget, now)
+        if not grants.tokens:
+            raise EngineError(f"nothing could be scheduled of {len(self._requests)} unfinished requests.")
+        self._step += 1
+        self._limit.observe(self._step, len(self._running), grants.preempted)
+        for request in grants.tokens:
+            request.last_step = self._step
+        plan = StepPlan(self._step, tuple(build_row(request, n) for request, n in grants.tokens.items()))
+        self._in_flight, self._planned_at = plan, now
+        return plan
+
+    def _grant_running(self, grants: _Grants) -> int:
+        """Decodes, then prefills under way. Returns how many prefill tokens the step can still take."""
+        decodes = sorted((r for r in self._running if r.decoding), key=lambda r: (r.last_step, self._rank(r)))
+        prefills = sorted((r for r in self._running if not r.decoding), key=self._rank)
+        for i, request in enumerate(decodes):
+            if grants.left == 0:
+                break
+            if request in self._running:
+                spare = grants.left - (len(decodes) - i - 1)
+                self._grant(request, max(1, min(request.pending, spare)), grants)
+        budget = self._prefill_budget(grants)
+        for request in prefills:
+            num_tokens = min(request.pending, budget, grants.left)
+            if self.settings.max_prefill_chunk is not None and self.settings.enable_chunked_prefill:
+                num_tokens = min(num_tokens, self.settings.max_prefill_chunk)
+            if num_tokens > 0 and request in self._running:
+                self._grant(request, num_tokens, grants)
+                budget -= grants.tokens.get(request, 0)
+        return min(budget, grants.left)
+
+    def _grant(self, request: Request, num_tokens: int, grants: _Grants) -> None:
+        """Reserve blocks and grant, at the cost of drafts, then held blocks, then running requests (maybe itself)."""
+        while not self.kv.reserve(request, request.computed + num_tokens):
+            if request.draft:
+                request.draft = ()
+                num_tokens = min(num_tokens, request.pending)
+            elif not self._forks.give_up_held():
+                victim = max(self._running, key=self._rank)
+                self._preempt(victim, grants)
+                if victim is request:
+                    return
+        grants.give(request, num_tokens)
+
+    def _prefill_budget(self, grants: _Grants) -> int:
+        """Tokens of prompts that fit beside the granted decodes under the TPOT objective."""
+        objective = self.settings.tpot_objective
+        if objective is None or not grants.tokens or not self.settings.enable_chunked_prefill:
+            return grants.left
+        context = sum(request.computed + n for request, n in grants.tokens.items())
+        limit = self._cost_model.chunk_limit(len(grants.tokens), context, objective)
+        return grants.left if limit is None else min(limit, grants.left)
+
+    def _admit(self, grants: _Grants, budget: int, now: float) -> None:
+        """Waiting requests in order until one does not fit; children whose parent is not ready are passed over."""
+        limit = min(self.settings.max_num_seqs, self._limit.limit)
+        blocked = self._forks.waiting()
+        # What running prompts still need: without it two long prompts would be admitted that then fight for blocks.
+        promised = sum(max(0, self.kv.blocks_for(len(r.tokens)) - len(r.blocks)) for r in self._running)
+        admitted: list[Request] = []
+        for request in self._queue:
+            if len(self._running) >= limit or budget == 0:
+                break
+            if request in blocked:
+                continue
+            num_tokens = self._try_start(request, budget, promised)
+            while num_tokens == 0 and not self._running and self._forks.give_up_held():
+                num_tokens = self._try_start(request, budget, promised)
+            if num_tokens == 0:
+                break
+            promised += self.kv.blocks_for(len(request.tokens)) - len(request.blocks)
+            budget -= num_tokens
+            grants.give(request, num_tokens)
+            admitted.append(request)
+            self._start(request, now)
+        for request in admitted:
+            self._queue.remove(request)
+
+    def _try_start(self, request: Request, budget: int, promised: int) -> int:
+        """Reserve blocks for the first chunk; the number of its tokens, or 0 and nothing changed."""
+        # Prompt log-probabilities need logits at every prompt position, and the cache keeps none.
+        hit = None if request.blocks or request.lacks_prompt_logprobs else self.kv.match(request)
+        start = hit.num_tokens if hit else request.computed
+        num_tokens = len(request.tokens) - start
+        if self.settings.enable_chunked_prefill:
+            num_tokens = min(num_tokens, budget, self.settings.max_prefill_chunk or budget)
+        elif num_tokens > self.settings.max_num_batched_tokens:  # grew beyond it before a preemption
+            num_tokens = budget
+        elif num_tokens > budget:
+            return 0
+        rest = self.kv.blocks_for(len(request.tokens)) - self.kv.blocks_for(start + num_tokens)
+        keep_free = rest + (promised + self._watermark if self._running else 0)
+        if not self.kv.reserve(request, start + num_tokens, hit, keep_free=keep_free):
+            return 0
+        request.computed = start
+        return num_tokens
+
+    def _start(self, request: Request, now: float) -> None:
+        if request.stats.first_scheduled is None:
+            request.stats.first_scheduled = now
+            request.stats.cached_tokens = request.computed
+            request.protected = now - request.arrival > self.settings.max_wait
+        request.status = RequestStatus.RUNNING
+        self._running[request] = None
+        self._forks.started(request)
+
+    def _preempt(self, request: Request, grants: _Grants) -> None:
+        grants.withdraw(request)
+        grants.preempted += 1
+        self._preempted += 1
+        del self._running[request]
+        self.kv.release(request)
+        request.computed = 0
+        request.draft = ()
+        if request.lacks_prompt_logprobs:
+            request.prompt_logprobs.clear()  # collected again from the start: rows carry no offset into them
+        request.stats.preemptions += 1
+        request.protected |= request.stats.preemptions >= self.settings.max_preemptions
+        request.status = RequestStatus.PREEMPTED
+        self._queue.push(request)
+
+    def _rank(self, request: Request) -> tuple[float, ...]:
+        """Total order for preemption, highest first; constant but for a request becoming protected, once."""
+        if request.protected:
+            return (0, request.order)
+        return (1, *self._policy.rank(request), request.order)
+
+    # ---- a step ends ----
+
+    def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestUpdate]:
+        """Take over what the step computed. Rows of requests that ended meanwhile are ignored."""
+        if self._in_flight is not plan or result.step != plan.step or len(result.rows) != len(plan.rows):
+            raise EngineError(f"the result of step {result.step} does not answer the step in flight.")
+        self._in_flight = None
+        elapsed = result.timing.build + result.timing.forward + result.timing.sample
+        context = sum(row.start + len(row.tokens) for row in plan.rows)
+        self._cost_model.observe(plan.num_tokens, len(plan.rows), context, elapsed or now - self._planned_at)
+        updates = self.drain()
+        sampled: list[Request] = []
+        for row, answer in zip(plan.rows, result.rows, strict=True):
+            request = self._requests[row.request_id]
+            if request.finished:
+                self._forget(request)
+                continue
+            update = self._apply_row(request, row, answer, now)
+            if update.tokens or update.finish_reason:
+                updates.append(update)
+            if row.samples and not request.finished:
+                sampled.append(request)
+        self._draft(sampled)
+        return updates
+
+    def discard(self, plan: StepPlan) -> None:
+        """The step in flight failed as a whole: nothing was computed, and its rows are planned again."""
+        if self._in_flight is not plan:
+            raise EngineError(f"step {plan.step} is not in flight.")
+        self._in_flight = None
+        for row in plan.rows:
+            if self._requests[row.request_id].finished:
+                self._forget(self._requests[row.request_id])
+
+    def _apply_row(self, request: Request, row: PlanRow, answer: RowResult, now: float) -> RequestUpdate:
+        if answer.error is not None:
+            request.finish_reason, request.error = "error", answer.error
+            self._end(request, now)
+            return RequestUpdate(request, finish_reason="error")
+        check_answer(row, answer)
+        request.prompt_logprobs.extend(answer.prompt_logprobs)
+        request.draft = ()
+        request.stats.draft_tokens += row.num_draft
+        request.stats.accepted_tokens += answer.accepted
+        kept = 0
+        for token in answer.tokens:
+            kept += 1
+            if request.append(token):
+                break
+        if kept and request.stats.first_token is None:
+            request.stats.first_token = now
+        logprobs = answer.logprobs[:kept]
+        request.logprobs.extend(logprobs)
+        computed = row.start + len(row.tokens) - row.num_draft + answer.accepted
+        request.computed = min(computed, len(request.tokens))  # an end inside the accepted drafts cut some off
+        self.kv.commit(request)
+        self._forks.parent_advanced(request)
+        if request.finish_reason is not None:
+            self._end(request, now)
+        return RequestUpdate(request, answer.tokens[:kept], logprobs, request.finish_reason)
+
+    def _draft(self, requests: list[Request]) -> None:
+        for request, draft in zip(requests, self._proposer.propose(requests), strict=True):
+            room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
+            request.draft = tuple(draft[:room])
+
+    def _end(self, request: Request, now: float, *, keep_blocks: bool = False) -> None:
+        request.status = RequestStatus.FINISHED
+        request.stats.finished = now
+        request.draft = ()
+        self._running.pop(request, None)
+        if request in self._queue:
+            self._queue.remove(request)
+        self._forks.ended(request)
+        if not keep_blocks:
+            self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        self.kv.release(request)
+        self._forks.started(request)
+        del self._requests[request.id]
+
+    def _expire(self, now: float) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            request = heapq.heappop(self._deadlines)[2]
+            if not request.finished:
+                update = self.finish(request.id, "deadline", now)
+                self._updates += [update] if update else []
