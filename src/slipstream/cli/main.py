@@ -1,0 +1,137 @@
+"""The `slipstream` command: finds the verb, runs it, and turns every outcome into a message and an exit code.
+
+The dispatch is by hand so that `slipstream --help` imports neither typer nor any verb; a verb's options are typer's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from slipstream.cli.exit_codes import MEANINGS, ExitCode, summary
+from slipstream.cli.verbs import VERBS, Verb
+from slipstream.errors import SlipstreamError, UsageError
+
+
+def run() -> NoReturn:
+    """Entry point of the console script."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(args: Sequence[str]) -> int:
+    """Run one command line (without the program's name) and return the exit code; errors go to stderr."""
+    debug = False
+    rest = list(args)
+    try:
+        while rest and rest[0].startswith("-"):
+            option = rest.pop(0)
+            if option in ("-h", "--help"):
+                print(_help())
+                return _flushed(ExitCode.OK)
+            if option == "--version":
+                from slipstream.version import installed_version
+
+                print(f"slipstream {installed_version()}")
+                return _flushed(ExitCode.OK)
+            if option != "--debug":
+                raise UsageError(f"there is no option {option}.", fix="See `slipstream --help`.")
+            debug = True
+        if not rest:
+            print(_help())
+            return _flushed(ExitCode.OK)
+        return _flushed(_run_verb(_find(rest[0]), rest[1:]))
+    except SlipstreamError as error:
+        _show_traceback(debug)
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        _show_traceback(debug)
+        print("interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OUTPUT_CLOSED
+    except Exception as error:  # noqa: BLE001 - the last resort: a user gets a sentence, not a traceback
+        _show_traceback(debug)
+        print(f"error: unexpected {type(error).__name__}: {error}", file=sys.stderr)
+        if not debug:
+            print(f"This is a defect. `slipstream --debug {' '.join(rest)}` shows where.", file=sys.stderr)
+        return ExitCode.UNEXPECTED
+
+
+def _run_verb(verb: Verb, args: list[str]) -> int:
+    from importlib import import_module
+
+    import typer
+    from typer.main import get_command
+
+    target = getattr(import_module(verb.module), verb.attribute)
+    if isinstance(target, typer.Typer):
+        app = target
+    else:
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.command(verb.name, epilog=summary())(target)
+    command = get_command(app)
+    try:
+        with command.make_context(f"slipstream {verb.name}", args) as context:
+            command.invoke(context)
+    except typer.Exit as exit_:
+        return exit_.exit_code
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except typer.TyperException as error:
+        raise UsageError(_sentence(error.format_message()), fix=f"See `slipstream {verb.name} --help`.") from error
+    return ExitCode.OK
+
+
+def _find(name: str) -> Verb:
+    for verb in VERBS:
+        if verb.name == name:
+            return verb
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [verb.name for verb in VERBS], n=1)
+    fix = f"Did you mean `slipstream {near[0]}`?" if near else "See `slipstream --help` for the verbs."
+    raise UsageError(f"there is no verb {name!r}.", fix=fix)
+
+
+def _flushed(code: int) -> int:
+    """Flush here, where a closed pipe is still handled."""
+    sys.stdout.flush()
+    return code
+
+
+def _sentence(text: str) -> str:
+    text = text[:1].lower() + text[1:]
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _show_traceback(debug: bool) -> None:
+    if debug:
+        import traceback
+
+        traceback.print_exc()
+
+
+def _help() -> str:
+    width = max(len(verb.name) for verb in VERBS)
+    verbs = "\n".join(f"  {verb.name:<{width}}  {verb.help}" for verb in VERBS)
+    codes = "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
+    return f"""Usage: slipstream [--debug] VERB [MODEL] [options]
+
+Fast large-language-model inference on the hardware you have.
+MODEL is a name (see `slipstream pull --list`), a file, a folder, or a pulled Hub repository as org/name.
+
+Verbs:
+{verbs}
+
+Options:
+  --debug    show tracebacks of errors
+  --version  show the version
+  --help     show this; `slipstream VERB --help` shows a verb's options
+
+Exit codes:
+{codes}"""
