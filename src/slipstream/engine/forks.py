@@ -61,6 +61,8 @@ class Forks:
         return True
 
     def _fork(self, parent: Request, child: Request) -> None:
+        if child.lacks_prompt_logprobs:
+            return  # it needs logits at every prompt position, so it computes them all
         child.computed = self._kv.fork(parent, child)
         if child.blocks:
             self._holders[child] = None

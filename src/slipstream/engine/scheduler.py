@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -112,7 +111,7 @@ class Scheduler:
         self._requests: dict[str, Request] = {}  # unfinished, and finished ones of the step in flight
         self._running: dict[Request, None] = {}
         self._forks = Forks(kv)
-        self._deadlines: list[tuple[float, int, Request]] = []
+        self._deadlines: dict[Request, float] = {}
         self._updates: list[RequestUpdate] = []
         self._in_flight: StepPlan | None = None
         self._planned_at = 0.0
@@ -130,7 +129,7 @@ class Scheduler:
         self._added += 1
         self._requests[request.id] = request
         if request.deadline is not None:
-            heapq.heappush(self._deadlines, (request.deadline, request.order, request))
+            self._deadlines[request] = request.deadline
         parent = self._requests.get(request.fork_of) if request.fork_of is not None else None
         if parent is not None and not parent.finished:
             self._forks.add(request, parent)
@@ -148,7 +147,7 @@ class Scheduler:
         if request is None or request.finished:
             return None
         request.finish_reason = reason
-        in_flight = self._in_flight is not None and request in self._running
+        in_flight = self._in_flight is not None and request.last_step == self._in_flight.step
         self._end(request, now, keep_blocks=in_flight)
         return RequestUpdate(request, finish_reason=reason)
 
@@ -380,6 +379,7 @@ class Scheduler:
         request.stats.finished = now
         request.draft = ()
         self._running.pop(request, None)
+        self._deadlines.pop(request, None)
         if request in self._queue:
             self._queue.remove(request)
         self._forks.ended(request)
@@ -392,8 +392,7 @@ class Scheduler:
         del self._requests[request.id]
 
     def _expire(self, now: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            request = heapq.heappop(self._deadlines)[2]
-            if not request.finished:
-                update = self.finish(request.id, "deadline", now)
-                self._updates += [update] if update else []
+        for request in [r for r, deadline in self._deadlines.items() if deadline <= now]:
+            update = self.finish(request.id, "deadline", now)
+            if update is not None:
+                self._updates.append(update)

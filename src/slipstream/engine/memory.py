@@ -1,0 +1,153 @@
+"""How many KV blocks fit, in numbers that can be shown before anything is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slipstream.errors import ConfigError, InsufficientMemoryError
+from slipstream.kv.spec import KVSpec
+
+MIN_DERIVED_MODEL_LEN = 256  # tokens; a context lowered below this helps nobody
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """All sizes in bytes, lengths in tokens."""
+
+    spec: KVSpec
+    total: int
+    free: int | None  # when planned; None: not considered
+    memory_utilization: float
+    weights: int
+    workspace: int
+    headroom: float  # share of what is left for KV that stays unused
+    num_blocks: int
+    max_model_len: int
+    max_model_len_wanted: int
+    capped: bool  # max_num_seqs sequences of max_model_len need no more, though more would fit
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def kv_bytes(self) -> int:
+        return self.num_blocks * self.spec.bytes_per_block
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_blocks * self.spec.block_size
+
+    @property
+    def max_model_len_why(self) -> str | None:
+        """Why the context is shorter than the model allows; None if it is not."""
+        if self.max_model_len == self.max_model_len_wanted:
+            return None
+        return (
+            f"the KV cache holds {self.num_tokens} tokens ({gib(self.kv_bytes)}), "
+            f"fewer than the {self.max_model_len_wanted} of the model's context"
+        )
+
+    def formula(self) -> str:
+        """The computation, line by line, for people."""
+        s = self.spec
+        budget = f"{self.memory_utilization:.2f} x {gib(self.total)} total"
+        if self.free is not None:
+            budget = f"min({budget}, {gib(self.free)} free)"
+        cap = ", which is all that max_num_seqs sequences can need" if self.capped else ""
+        return "\n".join(
+            (
+                f"KV per token = 2 (K, V) x {s.num_layers} layers x {s.num_kv_heads} KV heads x {s.head_dim} values"
+                f" in {s.dtype} = {s.bytes_per_token} bytes",
+                f"KV budget = ({budget} - {gib(self.weights)} weights - {gib(self.workspace)} workspace)"
+                f" x {1 - self.headroom:.3f} (head-room)",
+                f"KV cache = {self.num_blocks} blocks x {s.block_size} tokens = {self.num_tokens} tokens"
+                f" = {gib(self.kv_bytes)}{cap}",
+                f"Sequences of {self.max_model_len} tokens that fit at once:"
+                f" {self.num_blocks // s.blocks_for(self.max_model_len)}",
+            )
+        )
+
+
+def plan_memory(
+    spec: KVSpec,
+    *,
+    total: int,
+    weights: int,
+    workspace: int,
+    max_model_len: int,
+    max_num_seqs: int,
+    free: int | None = None,
+    memory_utilization: float = 0.9,
+    headroom: float = 0.125,
+    max_model_len_asked: bool = False,
+) -> MemoryPlan:
+    """Divide memory. Pure: sizes in bytes go in, a plan comes out.
+
+    total, free: of the device that holds the KV cache (`free` before the weights are loaded). workspace: the
+    largest activations and scratch of one step. `max_model_len` counts as wish if derived from the model and is
+    then lowered to what fits (see `MemoryPlan.max_model_len_why`); if asked for, it fits or this raises.
+
+    Raises InsufficientMemoryError with all the numbers, and ConfigError for a share outside its range.
+    """
+    if not 0.0 < memory_utilization <= 1.0:
+        raise ConfigError(f"must be above 0 and at most 1, not {memory_utilization}.", where="memory_utilization")
+    if not 0.0 <= headroom < 1.0:
+        raise ConfigError(f"must be at least 0 and below 1, not {headroom}.", where="headroom")
+    budget = int(total * memory_utilization)
+    if free is not None:
+        budget = min(budget, free)
+    fitting = max(0, int((budget - weights - workspace) * (1.0 - headroom)) // spec.bytes_per_block)
+    effective_len = max_model_len
+    if fitting < spec.blocks_for(max_model_len):
+        shortest = max_model_len if max_model_len_asked else min(max_model_len, MIN_DERIVED_MODEL_LEN)
+        effective_len = fitting * spec.block_size
+        if effective_len < shortest:
+            raise _insufficient(spec, budget, total, free, weights, workspace, headroom, shortest, fitting)
+    cap = spec.blocks_for(effective_len) * max_num_seqs
+    return MemoryPlan(
+        spec=spec,
+        total=total,
+        free=free,
+        memory_utilization=memory_utilization,
+        weights=weights,
+        workspace=workspace,
+        headroom=headroom,
+        num_blocks=min(fitting, cap),
+        max_model_len=effective_len,
+        max_model_len_wanted=max_model_len,
+        capped=fitting > cap,
+        warnings=_warnings(min(fitting, cap) * spec.bytes_per_block, total),
+    )
+
+
+def gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB"
+
+
+def _warnings(kv_bytes: int, total: int) -> tuple[str, ...]:
+    if kv_bytes * 2 <= total:
+        return ()
+    return (
+        f"the KV cache takes {gib(kv_bytes)}, more than half of the memory ({gib(total)}); "
+        "lower memory_utilization, max_num_seqs or max_model_len to leave room for others.",
+    )
+
+
+def _insufficient(
+    spec: KVSpec,
+    budget: int,
+    total: int,
+    free: int | None,
+    weights: int,
+    workspace: int,
+    headroom: float,
+    length: int,
+    fitting: int,
+) -> InsufficientMemoryError:
+    needed = spec.blocks_for(length)
+    of_free = "" if free is None else f", {gib(free)} of it free"
+    return InsufficientMemoryError(
+        f"one sequence of {length} tokens needs {needed} KV blocks ({gib(needed * spec.bytes_per_block)}), "
+        f"but {fitting} fit ({gib(fitting * spec.bytes_per_block)}): {gib(budget)} usable of {gib(total)}{of_free}, "
+        f"less {gib(weights)} weights, {gib(workspace)} workspace and {headroom:.1%} head-room.",
+        where="KV cache",
+        fix="Lower max_model_len, raise memory_utilization, or use a smaller or more strongly quantised model.",
+    )
