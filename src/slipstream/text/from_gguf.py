@@ -47,8 +47,8 @@ def _byte_level_bpe(reader: GgufMetadata, templates: dict[str, str]) -> Tokenize
         )
     pre = pre_tokenizer_named(name)
     vocab = reader.vocab()
-    merges = [_split_merge(merge, rank) for rank, merge in enumerate(reader.strings("merges") or ())]
-    ids = {token: token_id for token_id, token in enumerate(vocab.tokens)}
+    merges = _split_merges(reader.strings("merges") or [])
+    ids = dict(zip(vocab.tokens, range(len(vocab.tokens)), strict=True))
     for token_id in vocab.ids_of_type(TokenType.UNUSED):
         # Converters fill the vocabulary up to the embedding's rows with these; no tokenizer knows them.
         ids.pop(f"[PAD{token_id}]", None)
@@ -63,12 +63,12 @@ def _sentencepiece_bpe(reader: GgufMetadata, templates: dict[str, str]) -> Token
     vocab = _with_space_marks(reader.vocab())
     if vocab.scores is None:
         raise TokenizerError("a SentencePiece vocabulary needs scores.", where="tokenizer.ggml.scores")
-    ids = {token: token_id for token_id, token in enumerate(vocab.tokens)}
+    ids = dict(zip(vocab.tokens, range(len(vocab.tokens)), strict=True))
     listed = reader.strings("merges")
     if listed is None:
         merges = merges_of(vocab.tokens, _merge_order(vocab))
     else:
-        merges = [_split_merge(merge, rank) for rank, merge in enumerate(listed)]
+        merges = _split_merges(listed)
         _check_merges(merges, ids)
     byte_fallback = _check_byte_tokens(vocab)
     unknown = reader.token_id("unknown_token_id", len(vocab.tokens))
@@ -173,11 +173,13 @@ def _check_merges(merges: list[tuple[str, str]], ids: dict[str, int]) -> None:
             )
 
 
-def _split_merge(merge: str, rank: int) -> tuple[str, str]:
-    left, _, right = merge.partition(" ")
-    if not left or not right or " " in right:
-        raise TokenizerError(f"merge {rank} ({merge!r}) is not two tokens.", where="tokenizer.ggml.merges")
-    return left, right
+def _split_merges(merges: list[str]) -> list[tuple[str, str]]:
+    """`"left right"` entries as pairs."""
+    pairs = [merge.split(" ") for merge in merges]
+    for rank, pair in enumerate(pairs):
+        if len(pair) != 2 or not all(pair):
+            raise TokenizerError(f"merge {rank} ({merges[rank]!r}) is not two tokens.", where="tokenizer.ggml.merges")
+    return [(left, right) for left, right in pairs]
 
 
 def _with_space_marks(vocab: GgufVocab) -> GgufVocab:

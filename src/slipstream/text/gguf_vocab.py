@@ -85,10 +85,12 @@ class GgufMetadata:
         values = self._list(key)
         if values is None:
             return None
-        for position, value in enumerate(values):
-            if not isinstance(value, str):
-                raise TokenizerError(f"entry {position} is no string ({value!r}).", where=_PREFIX + key)
-        return list(values)
+        if isinstance(values, np.ndarray):
+            values = values.tolist()
+        if set(map(type, values)) <= {str}:
+            return [*map(str, values)]
+        position = next(index for index, value in enumerate(values) if not isinstance(value, str))
+        raise TokenizerError(f"entry {position} is no string ({values[position]!r}).", where=_PREFIX + key)
 
     def octets(self, key: str) -> bytes | None:
         values = self._list(key)

@@ -38,8 +38,8 @@ class Tokenizer:
 
     `backend` cuts text into ids and must have neither truncation nor padding; its own post-processor is not used:
     `prefix_ids` and `suffix_ids` are what encoding puts around a text. `special_ids` are left out of decoded text
-    unless asked for. `eos_token_ids` are all ids that end an answer, the main one first. Build one with `tokenizer_from_gguf`
-    or `tokenizer_from_folder`.
+    unless asked for. `eos_token_ids` are all ids that end an answer, the main one first. Build one with
+    `tokenizer_from_gguf` or `tokenizer_from_folder`.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class Tokenizer:
         """Token ids of `text`.
 
         `add_special_tokens` puts the tokenizer's prefix (BOS, if it is configured to add one) before and its suffix
-        after the text, except where the text already has them. `parse_special=False` reads the spelling of a special token in
-        the text as ordinary characters: use it for text that must not be able to open a turn. Raises
+        after the text, except where the text already has them. `parse_special=False` reads the spelling of a special
+        token in the text as ordinary characters: use it for text that must not be able to open a turn. Raises
         `InvalidParamsError` if `text` is not a string of valid Unicode.
         """
         ids = self._ids_of(text, parse_special)
