@@ -19,13 +19,13 @@ class Embedding:
 
 
 class LMHead:
-    """hidden [T, hidden] -> logits [L, vocab] of batch.logits_rows, soft-capped where the model says so."""
+    """hidden [L, hidden] -> logits [L, vocab], soft-capped where the model says so."""
 
     def __init__(self, kernels: Kernels, weight: Weight, soft_cap: float | None = None) -> None:
         self._kernels = kernels
         self._weight = weight
         self._soft_cap = soft_cap
 
-    def __call__(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        logits = self._kernels.linear(self._kernels.select_rows(x, batch), self._weight, None)
+    def __call__(self, x: Tensor) -> Tensor:
+        logits = self._kernels.linear(x, self._weight, None)
         return logits if self._soft_cap is None else self._kernels.soft_cap(logits, self._soft_cap)

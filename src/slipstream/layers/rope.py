@@ -66,7 +66,8 @@ def rope_table(config: RopeConfig, max_position: int) -> RopeTable:
 
 def frequencies(config: RopeConfig) -> Float64Array:
     """Radians per position of every pair, [rotary_dim / 2]."""
-    base = config.theta ** (-np.arange(0, config.rotary_dim, 2, dtype=np.float64) / config.rotary_dim)
+    exponents: Float64Array = -np.arange(0, config.rotary_dim, 2, dtype=np.float64) / config.rotary_dim
+    base: Float64Array = np.power(config.theta, exponents)
     if config.kind == "linear":
         base = base / config.factor
     elif config.kind == "llama3":
@@ -108,5 +109,5 @@ def _yarn(base: Float64Array, config: RopeConfig) -> Float64Array:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     width = high - low if high != low else 0.001
-    stretch = np.clip((np.arange(dim // 2) - low) / width, 0.0, 1.0)
+    stretch: Float64Array = np.clip((np.arange(dim // 2, dtype=np.float64) - low) / width, 0.0, 1.0)
     return stretch * base / config.factor + (1.0 - stretch) * base

@@ -1,0 +1,52 @@
+"""What a model family tells the rest of the engine about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from slipstream.kernels.batch import ForwardBatch
+from slipstream.kernels.table import Kernels, Tensor
+from slipstream.kv.storage import KVStorage
+from slipstream.layers.shard import Shard
+from slipstream.layers.weights import Weights
+from slipstream.models.config import ModelConfig
+from slipstream.models.reader import Reader
+from slipstream.weights.checkpoint import Checkpoint
+from slipstream.weights.slots import TensorSlot
+
+
+class Model(Protocol):
+    """A model ready to run; safe to call with any batch, holding no state between calls."""
+
+    config: ModelConfig
+
+    def __call__(self, batch: ForwardBatch, kv: KVStorage) -> Tensor:
+        """logits [L, vocab] float32 of batch.logits_rows; K and V of every token are in `kv` afterwards."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One file of this room exports one of these.
+
+    Attributes:
+        name: as people say it.
+        hf_architectures: values of config.json's `architectures`.
+        gguf_architectures: values of `general.architecture`.
+        from_hf: reads config.json; raises UnsupportedModelError for options that the model class does not have.
+        from_gguf: reads GGUF metadata, likewise.
+        slots: every tensor of the model, tied ones once.
+        ignorable: whether a file tensor of this name may be left unread.
+        build: (config, kernels, weights, shard, max_position) -> the model, for positions below max_position.
+    """
+
+    name: str
+    hf_architectures: tuple[str, ...]
+    gguf_architectures: tuple[str, ...]
+    from_hf: Callable[[Reader], ModelConfig]
+    from_gguf: Callable[[Checkpoint], ModelConfig]
+    slots: Callable[[ModelConfig], tuple[TensorSlot, ...]]
+    ignorable: Callable[[str], bool]
+    build: Callable[[ModelConfig, Kernels, Weights, Shard, int], Model]

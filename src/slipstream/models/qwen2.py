@@ -1,0 +1,66 @@
+"""Qwen2 and Qwen2.5: Llama's layers with biases on q, k and v. Yang et al., arXiv 2407.10671."""
+
+from __future__ import annotations
+
+from slipstream.models import gguf, huggingface, tensors
+from slipstream.models.config import ModelConfig
+from slipstream.models.decoder import build_pre_norm
+from slipstream.models.family import Family
+from slipstream.models.reader import Reader
+from slipstream.weights.checkpoint import Checkpoint
+
+
+def _from_hf(config: Reader) -> ModelConfig:
+    num_layers, num_heads = config.integer("num_hidden_layers"), config.integer("num_attention_heads")
+    head_dim = huggingface.head_dim(config)
+    return ModelConfig(
+        vocab_size=config.integer("vocab_size"),
+        hidden_size=config.integer("hidden_size"),
+        intermediate_size=config.integer("intermediate_size"),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=config.integer("num_key_value_heads", num_heads),
+        head_dim=head_dim,
+        rms_norm_eps=config.number("rms_norm_eps", 1e-6),
+        max_position_embeddings=config.integer("max_position_embeddings", 32768),
+        tie_word_embeddings=config.flag("tie_word_embeddings", False),
+        rope=huggingface.rope(config, head_dim),
+        windows=huggingface.late_windows(config, num_layers),
+        attention_scale=head_dim**-0.5,
+        activation=huggingface.activation(config),
+        attention_bias=True,
+    )
+
+
+def _from_gguf(checkpoint: Checkpoint) -> ModelConfig:
+    config = gguf.reader(checkpoint)
+    num_layers, num_heads = config.integer("block_count"), config.integer("attention.head_count")
+    head_dim = gguf.head_dim(config)
+    return ModelConfig(
+        vocab_size=gguf.vocab_size(config),
+        hidden_size=config.integer("embedding_length"),
+        intermediate_size=config.integer("feed_forward_length"),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=config.integer("attention.head_count_kv", num_heads),
+        head_dim=head_dim,
+        rms_norm_eps=config.number("attention.layer_norm_rms_epsilon"),
+        max_position_embeddings=config.integer("context_length"),
+        tie_word_embeddings=gguf.tied(checkpoint),
+        rope=gguf.rope(checkpoint, config),
+        windows=(None,) * num_layers,
+        attention_scale=head_dim**-0.5,
+        attention_bias=True,
+    )
+
+
+FAMILY = Family(
+    name="Qwen2",
+    hf_architectures=("Qwen2ForCausalLM",),
+    gguf_architectures=("qwen2",),
+    from_hf=_from_hf,
+    from_gguf=_from_gguf,
+    slots=tensors.pre_norm_slots,
+    ignorable=tensors.ignorable,
+    build=build_pre_norm,
+)

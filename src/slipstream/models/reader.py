@@ -1,0 +1,88 @@
+"""Typed reads from somebody else's configuration, which refuse what they do not understand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slipstream.errors import ModelFormatError, UnsupportedModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """`values` of one configuration, found in `where`; every key is looked up as `prefix` + key.
+
+    A read raises ModelFormatError, naming the key, when it is absent without a default or of the wrong type.
+    An explicit null counts as absent.
+    """
+
+    values: Mapping[str, Any]
+    where: str
+    prefix: str = ""
+
+    def has(self, key: str) -> bool:
+        return self.values.get(self.prefix + key) is not None
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A positive integer."""
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self._wrong(key, value, "a positive integer")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number."""
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._wrong(key, value, "a finite number")
+        return float(value)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self._wrong(key, value, "true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            raise self._wrong(key, value, "a string")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._value(key, None)
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise self._wrong(key, value, "a list of strings")
+        return tuple(value)
+
+    def section(self, key: str) -> Reader:
+        """The mapping at `key`, itself readable; empty when absent."""
+        value = self.values.get(self.prefix + key)
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise self._wrong(key, value, "a mapping")
+        return Reader(value, f"{self.where}, {self.prefix}{key}")
+
+    def require(self, key: str, *allowed: object) -> None:
+        """Raises UnsupportedModelError when the key is present with a value that is not one of `allowed`."""
+        if self.has(key) and self.values[self.prefix + key] not in allowed:
+            raise self.unsupported(key)
+
+    def unsupported(self, key: str) -> UnsupportedModelError:
+        """An error that names the key and its value."""
+        value = self.values.get(self.prefix + key)
+        return UnsupportedModelError(f"{self.prefix}{key} = {value!r} is not supported.", where=self.where)
+
+    def _value(self, key: str, default: object) -> object:
+        value = self.values.get(self.prefix + key)
+        if value is not None:
+            return value
+        if default is None:
+            raise ModelFormatError(f"{self.prefix}{key} is missing.", where=self.where)
+        return default
+
+    def _wrong(self, key: str, value: object, expected: str) -> ModelFormatError:
+        return ModelFormatError(f"{self.prefix}{key} must be {expected}, not {value!r:.80}.", where=self.where)
