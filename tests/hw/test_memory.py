@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slipstream.errors import ResourceError
+from slipstream.hw.cgroup import CgroupLimits
+from slipstream.hw.memory import ProcessMemory, SystemMemory, process_memory, read_system_memory
+
+from .fake_tree import MEMINFO, write_tree
+
+pytestmark = pytest.mark.fast
+
+KIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (CgroupLimits(), SystemMemory(16_000_000 * KIB, 8_000_000 * KIB)),
+        (CgroupLimits(memory=2**40, memory_left=2**39), SystemMemory(16_000_000 * KIB, 8_000_000 * KIB)),
+        (CgroupLimits(memory=2**31, memory_left=2**30), SystemMemory(2**31, 2**30)),
+        (CgroupLimits(memory=2**31), SystemMemory(2**31, 2**31)),
+    ],
+)
+def test_system_memory(tmp_path: Path, limits: CgroupLimits, expected: SystemMemory) -> None:
+    assert read_system_memory(limits, write_tree(tmp_path, {"proc/meminfo": MEMINFO})) == expected
+
+
+@pytest.mark.parametrize("text", [None, "MemTotal: 5 kB\n", "MemTotal: 5 kB\nMemAvailable: many kB\n"])
+def test_system_memory_unknown(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        write_tree(tmp_path, {"proc/meminfo": text})
+    with pytest.raises(ResourceError, match=r"meminfo: MemTotal or MemAvailable is missing"):
+        read_system_memory(CgroupLimits(), tmp_path)
+
+
+def test_process_memory_of_a_status_file(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"proc/self/status": "Name:\tx\nVmHWM:\t    3000 kB\nVmRSS:\t    2000 kB\n"})
+    assert process_memory(tmp_path) == ProcessMemory(2000 * KIB, 3000 * KIB)
+
+
+def test_process_memory_without_a_peak_in_the_file(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"proc/self/status": "VmRSS:\t    2000 kB\n"})
+    memory = process_memory(tmp_path)
+    assert memory.current == 2000 * KIB
+    assert memory.peak > memory.current
+
+
+def test_process_memory_unknown(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="VmRSS is missing"):
+        process_memory(tmp_path)
+
+
+def test_own_memory_grows_with_what_is_touched() -> None:
+    before = process_memory()
+    block = np.ones(2**26, dtype=np.uint8)
+    after = process_memory()
+    assert after.current - before.current > 2**25
+    assert after.peak >= after.current
+    assert block[-1] == 1
