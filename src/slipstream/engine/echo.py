@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from slipstream.engine.outputs import OutputDelta, RequestStats
+from slipstream.engine.outputs import CompletionStats, OutputDelta
 from slipstream.engine.protocol import EngineStats, GenerationRequest
 from slipstream.errors import EngineError, RequestError
 
@@ -57,7 +57,7 @@ class EchoEngine:
                 raise EngineError("the engine was closed.", where=request.request_id)
             if self._fail_after is not None and count > self._fail_after:
                 raise EngineError("the engine crashed on purpose.", where=request.request_id)
-            stats = RequestStats(len(request.prompt_token_ids), count, 0, 0, 0.0, self._delay, self._delay, None)
+            stats = CompletionStats(len(request.prompt_token_ids), count, 0, 0, 0.0, self._delay, self._delay, None)
             if request.request_id in self._aborted:
                 yield OutputDelta(request.request_id, index, "", (), finish_reason="abort", stats=stats)
                 return

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
+from slipstream.engine.request import FinishReason
 from slipstream.sampling.logprobs import TokenLogprob
-
-FinishReason = Literal["stop", "length", "abort", "error", "deadline"]
 
 
 @dataclass(frozen=True, slots=True)
-class RequestStats:
+class CompletionStats:
     """Times in seconds. `tpot` is the mean time per output token after the first (None below two tokens)."""
 
     num_prompt_tokens: int
@@ -38,7 +36,7 @@ class OutputDelta:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None  # the stop string, or the stop token id if it is not end-of-sequence
     error: str | None = None
-    stats: RequestStats | None = None  # with the last delta
+    stats: CompletionStats | None = None  # with the last delta
 
 
 @dataclass(slots=True)
@@ -51,7 +49,7 @@ class CompletionOutput:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
-    stats: RequestStats | None = None
+    stats: CompletionStats | None = None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,182 @@
+"""An engine for asyncio: the core runs in a thread of its own, streams cross over in one call per step."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from slipstream.engine.core import EngineCore
+from slipstream.engine.outputs import OutputDelta
+from slipstream.engine.protocol import EngineStats, GenerationRequest
+from slipstream.errors import EngineError, SlipstreamError
+
+
+@dataclass(slots=True)
+class _Stream:
+    """Where the deltas of one request go; lives on the event loop that asked."""
+
+    loop: asyncio.AbstractEventLoop
+    deltas: asyncio.Queue[OutputDelta | SlipstreamError]
+    open_completions: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Add:
+    request: GenerationRequest
+    stream: _Stream
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    request_id: str
+    stream: _Stream | None  # only if the request is still this stream's; None: whoever has it
+
+
+@dataclass(frozen=True, slots=True)
+class _Close:
+    pass
+
+
+class AsyncEngine:
+    """Implements `protocol.Engine` over an `EngineCore`, which it owns from now on.
+
+    Guarantees: a request is checked before anything of it is queued; leaving its stream aborts it within one
+    step; if the core itself breaks, every open stream raises EngineError and so does every later call; `close`
+    ends open streams with reason "abort", may be called twice and waits for the step under way.
+    """
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+        self._inbox: queue.SimpleQueue[_Add | _Abort | _Close] = queue.SimpleQueue()
+        self._streams: dict[str, _Stream] = {}  # touched by the engine thread only
+        self._stats = core.stats()
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._door = threading.Lock()  # nothing enters the inbox after the engine thread has emptied it for good
+        self._thread = threading.Thread(target=self._run, name="slipstream-engine", daemon=True)
+        self._thread.start()
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[OutputDelta]:
+        """Raises RequestError before any work, EngineError when the engine is closed or has failed."""
+        self._require_alive(request.request_id)
+        self._core.check(request)
+        stream = _Stream(asyncio.get_running_loop(), asyncio.Queue(), request.params.n)
+        with self._door:
+            self._require_alive(request.request_id)
+            self._inbox.put(_Add(request, stream))
+        try:
+            while stream.open_completions:
+                item = await stream.deltas.get()
+                if isinstance(item, SlipstreamError):
+                    stream.open_completions = 0
+                    raise item
+                stream.open_completions -= item.finish_reason is not None
+                yield item
+        finally:
+            if stream.open_completions:
+                self._inbox.put(_Abort(request.request_id, stream))
+
+    async def abort(self, request_id: str) -> None:
+        """Its stream ends with reason "abort"; nothing happens if there is no such request."""
+        self._require_alive(request_id)
+        self._inbox.put(_Abort(request_id, None))
+
+    def stats(self) -> EngineStats:
+        """As of the last step."""
+        return self._stats
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._inbox.put(_Close())
+        await asyncio.to_thread(self._thread.join)
+
+    def _require_alive(self, request_id: str) -> None:
+        if self._closed or self._failure is not None:
+            raise EngineError(self._epitaph(), where=f"request {request_id}")
+
+    # ---- the engine thread ----
+
+    def _run(self) -> None:
+        try:
+            while self._drain_inbox():
+                if self._core.has_work:
+                    self._deliver(self._core.step())
+                self._stats = self._core.stats()
+            self._end_all(lambda request_id: self._deliver(self._core.abort(request_id)))
+        except Exception as error:  # noqa: BLE001  a defect of the core itself: every caller must learn of it
+            self._failure = error
+            self._end_all(self._fail)
+        self._refuse_rest()
+
+    def _drain_inbox(self) -> bool:
+        """Carry out what is waiting, blocking when there is nothing else to do; False after `_Close`."""
+        block = not self._core.has_work
+        while True:
+            try:
+                message = self._inbox.get(block)
+            except queue.Empty:
+                return True
+            block = False
+            if isinstance(message, _Close):
+                return False
+            if isinstance(message, _Add):
+                self._add(message)
+            else:
+                self._abort(message)
+
+    def _add(self, message: _Add) -> None:
+        try:
+            self._core.add(message.request)
+        except SlipstreamError as error:
+            _put(message.stream, [error])
+        else:
+            self._streams[message.request.request_id] = message.stream
+
+    def _abort(self, message: _Abort) -> None:
+        stream = self._streams.get(message.request_id)
+        if stream is not None and message.stream in (None, stream):
+            self._deliver(self._core.abort(message.request_id))
+            self._streams.pop(message.request_id, None)
+
+    def _deliver(self, deltas: list[OutputDelta]) -> None:
+        by_request: dict[str, list[OutputDelta | SlipstreamError]] = {}
+        for delta in deltas:
+            by_request.setdefault(delta.request_id, []).append(delta)
+        open_ids = self._core.open_request_ids
+        for request_id, items in by_request.items():
+            stream = self._streams[request_id] if request_id in open_ids else self._streams.pop(request_id)
+            _put(stream, items)
+
+    def _end_all(self, end: Callable[[str], None]) -> None:
+        for request_id in list(self._streams):
+            end(request_id)
+        self._streams.clear()
+
+    def _fail(self, request_id: str) -> None:
+        _put(self._streams[request_id], [EngineError(self._epitaph(), where=f"request {request_id}")])
+
+    def _epitaph(self) -> str:
+        return "the engine is closed." if self._failure is None else f"the engine has stopped: {self._failure}."
+
+    def _refuse_rest(self) -> None:
+        """Requests that were put into the inbox before their callers could see that the engine had ended."""
+        with self._door, contextlib.suppress(queue.Empty):
+            self._closed = True
+            while True:
+                message = self._inbox.get(block=False)
+                if isinstance(message, _Add):
+                    _put(message.stream, [EngineError(self._epitaph(), where=f"request {message.request.request_id}")])
+
+
+def _put(stream: _Stream, items: list[OutputDelta | SlipstreamError]) -> None:
+    def put_all() -> None:
+        for item in items:
+            stream.deltas.put_nowait(item)
+
+    with contextlib.suppress(RuntimeError):  # the caller's event loop is closed: nobody is listening
+        stream.loop.call_soon_threadsafe(put_all)

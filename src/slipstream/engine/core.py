@@ -1,0 +1,218 @@
+"""The engine without threads or processes: requests in, one step at a time, streamed deltas out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from slipstream.engine.completion import Completion, TextAssembler
+from slipstream.engine.outputs import OutputDelta
+from slipstream.engine.plan import StepPlan
+from slipstream.engine.protocol import EngineStats, GenerationRequest
+from slipstream.engine.request import Request, make_children, make_request
+from slipstream.engine.runner import Runner
+from slipstream.engine.scheduler import RequestUpdate, Scheduler
+from slipstream.errors import InvalidParamsError, RequestError
+from slipstream.sampling.params import SamplingParams
+from slipstream.text.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class _Totals:
+    steps: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    finished: int = 0
+    step_time: float = 0.0  # seconds
+    forward_time: float = 0.0
+
+
+class EngineCore:
+    """Owns a scheduler and a runner; everything that happens to a request happens in `add`, `abort` or `step`.
+
+    Not thread-safe: one caller at a time. `tokenizer` may be None: then there is no text, and stop strings are
+    refused. `clock` gives seconds and never goes back.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        *,
+        tokenizer: Tokenizer | None,
+        vocab_size: int,
+        max_model_len: int,
+        eos_token_ids: Sequence[int] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.max_model_len = max_model_len
+        self.vocab_size = vocab_size
+        self._scheduler = scheduler
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._clock = clock
+        self._completions: dict[str, Completion] = {}  # unfinished, by scheduler request id
+        self._children: dict[str, list[str]] = {}  # caller's request id -> scheduler request ids, unfinished
+        self._totals = _Totals()
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_unfinished
+
+    @property
+    def open_request_ids(self) -> Collection[str]:
+        """Requests with an unfinished completion; a view."""
+        return self._children.keys()
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raise the error that `add` would raise for the request's own content, and change nothing."""
+        self._requests(request, self._clock())
+
+    def add(self, request: GenerationRequest) -> None:
+        """Queue a request and, for n > 1, its siblings; all of them or none.
+
+        Raises InvalidParamsError, ContextLengthError, RequestTooLargeError or QueueFullError.
+        """
+        if request.request_id in self._children:
+            raise InvalidParamsError("a request with this id is running.", where=f"request {request.request_id}")
+        now = self._clock()
+        requests = self._requests(request, now)
+        for count, each in enumerate(requests):
+            try:
+                self._scheduler.add(each)
+            except RequestError:
+                for added in requests[:count]:
+                    self._scheduler.abort(added.id, now)
+                raise
+        self._children[request.request_id] = [each.id for each in requests]
+        for index, each in enumerate(requests):
+            text = TextAssembler(self._tokenizer, each.params, each.prompt_token_ids)
+            self._completions[each.id] = Completion(each, request.request_id, index, text, self._eos_token_ids)
+        self._totals.prompt_tokens += requests[0].num_prompt_tokens
+
+    def abort(self, request_id: str) -> list[OutputDelta]:
+        """End every unfinished completion of the request; [] if there is none."""
+        names = list(self._children.get(request_id, ()))
+        return self._deltas(self._scheduler.abort(name, self._clock()) for name in names)
+
+    def step(self) -> list[OutputDelta]:
+        """Plan, run and apply one step. [] when there is nothing to do.
+
+        If the runner raises, the requests of the step fail with its message and the others go on.
+        """
+        started = self._clock()
+        plan = self._scheduler.plan(started)
+        if plan is None:
+            return self._deltas(self._scheduler.drain())
+        try:
+            result = self._runner.execute(plan)
+        except Exception as error:  # noqa: BLE001  a runner may fail in any way; every caller of the step is told
+            return self._fail(plan, error)
+        now = self._clock()
+        deltas = self._deltas(self._scheduler.apply(plan, result, now))
+        self._totals.steps += 1
+        self._totals.step_time += self._clock() - started
+        self._totals.forward_time += result.timing.forward
+        return deltas
+
+    def stats(self) -> EngineStats:
+        scheduler, totals = self._scheduler.stats(), self._totals
+        return EngineStats(
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            num_steps=totals.steps,
+            num_preemptions=scheduler.num_preempted,
+            num_prompt_tokens=totals.prompt_tokens,
+            num_output_tokens=totals.output_tokens,
+            num_cached_tokens=totals.cached_tokens,
+            num_finished=totals.finished,
+            kv_blocks_total=scheduler.kv.total,
+            kv_blocks_used=scheduler.kv.used,
+            kv_blocks_cached=scheduler.kv.cached,
+            prefix_cache_queries=scheduler.kv.queried_tokens,
+            prefix_cache_hits=scheduler.kv.hit_tokens,
+            max_num_seqs=scheduler.max_num_seqs,
+            step_time=totals.step_time,
+            forward_time=totals.forward_time,
+        )
+
+    def check_integrity(self) -> None:
+        """Prove that every KV block is free, cached or owned exactly as counted."""
+        self._scheduler.kv.check(self._scheduler.requests)
+
+    def _requests(self, request: GenerationRequest, now: float) -> list[Request]:
+        where = f"request {request.request_id}"
+        largest = max(request.prompt_token_ids, default=0)
+        if largest >= self.vocab_size:
+            raise InvalidParamsError(
+                f"the prompt contains the token id {largest}, but the vocabulary has {self.vocab_size}.", where=where
+            )
+        if request.timeout is not None and not request.timeout > 0:
+            raise InvalidParamsError(f"timeout must be above 0 seconds, got {request.timeout!r}.", where=where)
+        parent = make_request(
+            request.request_id,
+            request.prompt_token_ids,
+            self._resolve(request.params, where),
+            max_model_len=self.max_model_len,
+            eos_token_ids=self._eos_token_ids,
+            arrival=now,
+            priority=request.priority,
+            deadline=None if request.timeout is None else now + request.timeout,
+            cache_salt=request.cache_salt,
+        )
+        return [parent, *make_children(parent)]
+
+    def _resolve(self, params: SamplingParams, where: str) -> SamplingParams:
+        """Check ids against the vocabulary; tokenise bad words, as written and behind a space."""
+        params.validate_for_vocab(self.vocab_size)
+        if self._tokenizer is None:
+            if params.stop or params.bad_words:
+                name = "stop" if params.stop else "bad_words"
+                raise InvalidParamsError(f"{name} needs a tokenizer, and this engine has none.", where=where)
+            return params
+        if not params.bad_words:
+            return params
+        sequences = (
+            tuple(self._tokenizer.encode(prefix + word.lstrip(), add_special_tokens=False))
+            for word in params.bad_words
+            for prefix in ("", " ")
+        )
+        return replace(params, bad_words_ids=(*params.bad_words_ids, *dict.fromkeys(sequences)))
+
+    def _fail(self, plan: StepPlan, error: Exception) -> list[OutputDelta]:
+        self._scheduler.discard(plan)
+        updates = []
+        for row in plan.rows:
+            update = self._scheduler.finish(row.request_id, "error", self._clock())
+            if update is not None:
+                update.request.error = f"the step failed: {type(error).__name__}: {error}"
+                updates.append(update)
+        return self._deltas(updates)
+
+    def _deltas(self, updates: Iterable[RequestUpdate | None]) -> list[OutputDelta]:
+        deltas = []
+        for update in updates:
+            completion = None if update is None else self._completions.get(update.request.id)
+            if completion is None or update is None:
+                continue
+            delta, over = completion.advance(update)
+            if over:
+                # Only a stop string, which the scheduler knows nothing of, ends what it would go on with.
+                self._scheduler.finish(update.request.id, "stop", self._clock())
+                delta = completion.last(delta)
+                self._close(completion)
+            self._totals.output_tokens += len(delta.token_ids)
+            deltas.append(delta)
+        return deltas
+
+    def _close(self, completion: Completion) -> None:
+        self._totals.finished += 1
+        self._totals.cached_tokens += completion.request.stats.cached_tokens
+        del self._completions[completion.request.id]
+        siblings = self._children[completion.parent_id]
+        siblings.remove(completion.request.id)
+        if not siblings:
+            del self._children[completion.parent_id]
