@@ -111,8 +111,17 @@ def test_metadata_as_plain_values(tmp_path: Path) -> None:
     arrays = {key: found.pop(key) for key in ("ints", "floats", "bools")}
     assert found == {
         "general.architecture": "llama",
-        **{"u8": 200, "i8": -3, "u16": 60000, "i16": -300, "u32": 4_000_000_000, "i32": -70000},
-        **{"u64": 2**63 + 1, "i64": -(2**62), "f32": 0.5, "f64": 0.1, "yes": True},
+        "u8": 200,
+        "i8": -3,
+        "u16": 60000,
+        "i16": -300,
+        "u32": 4_000_000_000,
+        "i32": -70000,
+        "u64": 2**63 + 1,
+        "i64": -(2**62),
+        "f32": 0.5,
+        "f64": 0.1,
+        "yes": True,
         "text": "naïve 🙂\n",
         "strings": ["a", "", "🙂", "x" * 300],
     }
