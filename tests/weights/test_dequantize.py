@@ -10,7 +10,7 @@ from slipstream.weights import dequantize as module
 from slipstream.weights.dequantize import dequantize
 from slipstream.weights.formats.ggml_types import GGML_TYPES, describe_type
 
-from .files import QUANT_TYPES, random_blocks, reference_values
+from .files import QUANT_TYPES, SCALE_OFFSETS, random_blocks, reference_values
 
 pytestmark = pytest.mark.fast
 
@@ -50,8 +50,6 @@ def test_every_byte_value_in_every_place(dtype: str) -> None:
     blocks = raw.reshape(-1, kind[1])
     keep = blocks.copy()
     blocks[:] = np.arange(len(blocks), dtype=np.int64).astype(np.uint8)[:, None]
-    from .files import SCALE_OFFSETS
-
     for offset in SCALE_OFFSETS[dtype]:
         blocks[:, offset : offset + 2] = keep[:, offset : offset + 2]
     assert_same_bits(dequantize(raw.ravel(), dtype), reference_values(raw, dtype))
