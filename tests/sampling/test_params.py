@@ -139,9 +139,7 @@ def test_replace_checks_again_and_pickle_round_trips() -> None:
 
 
 def test_from_mapping_takes_json() -> None:
-    params = SamplingParams.from_mapping(
-        {"top_p": 0.5, "logit_bias": {"12": -100}, "stop": None, "max_tokens": 5}
-    )
+    params = SamplingParams.from_mapping({"top_p": 0.5, "logit_bias": {"12": -100}, "stop": None, "max_tokens": 5})
     assert params == SamplingParams(top_p=0.5, logit_bias={12: -100.0}, max_tokens=5)
 
 

@@ -1,0 +1,230 @@
+"""From the settings asked for to the ones in force. Pure: options, model and machine in, values and reasons out.
+
+How many KV blocks fit is the engine's memory plan, made after this from what is resolved here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from slipstream.config.decision import Decision
+from slipstream.config.types import EngineOptions
+from slipstream.errors import ConfigError
+from slipstream.hw.info import HardwareInfo
+from slipstream.kv.spec import KV_DTYPE_BYTES
+
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 4096
+DEFAULT_MAX_NUM_SEQS = 64
+MIN_BATCHED_TOKENS = 256  # a smaller step would not keep the processor busy
+MIN_NUM_SEQS = 4
+WORKSPACE_SHARE = 0.25  # of the memory left beside the weights, at most, for a step's activations
+TYPICAL_SEQUENCE = 512  # tokens that a sequence is assumed to hold when memory bounds how many run at once
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What resolving needs to know about a model; read from its files before any weight is loaded."""
+
+    max_position_embeddings: int
+    weight_bytes: int  # as held in memory by the backend
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    activation_bytes_per_token: int  # largest workspace of one token in a step, logits left out
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 1:
+                raise ValueError(f"{field.name} must be at least 1, got {getattr(self, field.name)}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveOptions:
+    """Settings in force; nothing is left to derive but the number of KV blocks (None: the memory plan's)."""
+
+    model: str
+    tokenizer: str | None
+    backend: str
+    dtype: str
+    max_model_len: int
+    block_size: int
+    memory_utilization: float
+    num_blocks: int | None
+    enable_prefix_caching: bool
+    kv_dtype: str
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    enable_chunked_prefill: bool
+    max_prefill_chunk: int | None
+    policy: str
+    max_queued: int | None
+    tpot_objective: float | None
+    seed: int | None
+    num_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    effective: EffectiveOptions
+    decisions: tuple[Decision, ...]  # one per setting, in the order of EffectiveOptions
+
+
+def resolve(
+    options: EngineOptions,
+    model: ModelFacts,
+    hardware: HardwareInfo,
+    *,
+    available_backends: tuple[str, ...] = ("reference",),
+) -> Resolved:
+    """Fix every setting and say why.
+
+    available_backends: those that can run here, best first. Raises ConfigError for a setting that cannot be had:
+    a backend that is not available, a type that it does not compute in, a context longer than the model's, or
+    whole-prompt prefill in steps too small for the context.
+    """
+    decisions: dict[str, Decision] = {}
+
+    def decide(name: str, asked: Value, effective: Value, why: str) -> None:
+        decisions[name] = Decision(name, asked, effective, why)
+
+    backend = _backend(options.model.backend, available_backends)
+    decide("backend", _asked(options.model.backend), backend, f"available, best first: {', '.join(available_backends)}")
+    for name, asked in (("dtype", options.model.dtype), ("kv_dtype", options.cache.kv_dtype)):
+        decide(name, _asked(asked), *_dtype(name, asked, backend))
+    max_model_len, why = _max_model_len(options.model.max_model_len, model.max_position_embeddings)
+    decide("max_model_len", options.model.max_model_len, max_model_len, why)
+
+    budget = int(hardware.available_memory * options.cache.memory_utilization) - model.weight_bytes
+    kv_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim
+    kv_bytes *= KV_DTYPE_BYTES[str(decisions["kv_dtype"].effective)]
+    scheduler = options.scheduler
+    max_num_seqs, why = _max_num_seqs(scheduler.max_num_seqs, budget, kv_bytes * min(max_model_len, TYPICAL_SEQUENCE))
+    decide("max_num_seqs", scheduler.max_num_seqs, max_num_seqs, why)
+    needed = max_num_seqs if scheduler.enable_chunked_prefill else max(max_num_seqs, max_model_len)
+    max_tokens, why = _max_num_batched_tokens(
+        scheduler.max_num_batched_tokens, budget, model.activation_bytes_per_token, needed, max_num_seqs
+    )
+    decide("max_num_batched_tokens", scheduler.max_num_batched_tokens, max_tokens, why)
+    if not scheduler.enable_chunked_prefill and max_tokens < max_model_len:
+        raise ConfigError(
+            f"is {max_tokens}, but without chunked prefill a prompt of max_model_len = {max_model_len} tokens "
+            "must fit into one step.",
+            where="[scheduler] max_num_batched_tokens",
+            fix="Raise it, lower max_model_len, or switch enable_chunked_prefill on.",
+        )
+    chunk, why = _max_prefill_chunk(scheduler.max_prefill_chunk, max_tokens, scheduler.enable_chunked_prefill)
+    decide("max_prefill_chunk", scheduler.max_prefill_chunk, chunk, why)
+    threads, why = _num_threads(options.num_threads, hardware)
+    decide("num_threads", options.num_threads, threads, why)
+
+    values: dict[str, Any] = {}
+    for field in fields(EffectiveOptions):
+        if field.name not in decisions:
+            value = _plain(options, field.name)
+            decide(field.name, value, value, "as set" if value is not None else "not set")
+        values[field.name] = decisions[field.name].effective
+    ordered = tuple(decisions[field.name] for field in fields(EffectiveOptions))
+    return Resolved(EffectiveOptions(**values), ordered)
+
+
+def _plain(options: EngineOptions, name: str) -> Value:
+    """A setting that is in force as it stands."""
+    for part in (options.model, options.cache, options.scheduler, options):
+        if hasattr(part, name):
+            value: Value = getattr(part, name)
+            return value
+    raise AssertionError(f"no setting {name}")
+
+
+def _asked(value: str) -> str | None:
+    return None if value == "auto" else value
+
+
+def _backend(asked: str, available: tuple[str, ...]) -> str:
+    if asked == "auto" and available:
+        return available[0]
+    if asked not in available:
+        have = ", ".join(available) or "none"
+        raise ConfigError(f"{asked} is not available here (available: {have}).", where="[model] backend")
+    return asked
+
+
+def _dtype(name: str, asked: str, backend: str) -> tuple[str, str]:
+    """Every backend that exists computes in float32; `reference` does nothing else."""
+    if asked == "auto":
+        return "float32", f"what backend {backend} computes in"
+    if backend == "reference" and asked != "float32":
+        section = "cache" if name == "kv_dtype" else "model"
+        raise ConfigError(
+            f"backend reference computes in float32 only, got {asked}.",
+            where=f"[{section}] {name}",
+            fix='Leave it at "auto".',
+        )
+    return asked, "as set"
+
+
+def _max_model_len(asked: int | None, limit: int) -> tuple[int, str]:
+    if asked is None:
+        return limit, "the model's max_position_embeddings"
+    if asked > limit:
+        raise ConfigError(
+            f"is {asked}, but the model was made for {limit} positions.",
+            where="[model] max_model_len",
+            fix=f"Use at most {limit}.",
+        )
+    return asked, "as set"
+
+
+def _max_num_seqs(asked: int | None, budget: int, bytes_per_sequence: int) -> tuple[int, str]:
+    if asked is not None:
+        return asked, "as set"
+    fitting = budget // bytes_per_sequence
+    if fitting >= DEFAULT_MAX_NUM_SEQS:
+        return DEFAULT_MAX_NUM_SEQS, "default"
+    why = f"the memory beside the weights holds the KV of about {max(0, fitting)} sequences of typical length"
+    return max(MIN_NUM_SEQS, fitting), why
+
+
+def _max_num_batched_tokens(
+    asked: int | None, budget: int, bytes_per_token: int, needed: int, max_num_seqs: int
+) -> tuple[int, str]:
+    if asked is not None:
+        if asked < max_num_seqs:
+            return asked, f"as set; below max_num_seqs = {max_num_seqs}, so not every running sequence gains each step"
+        return asked, "as set"
+    fitting = int(budget * WORKSPACE_SHARE) // bytes_per_token
+    limit = min(DEFAULT_MAX_NUM_BATCHED_TOKENS, max(MIN_BATCHED_TOKENS, fitting))
+    if needed > limit:
+        return needed, "the least that holds a whole prompt, or one token of every running sequence"
+    if limit < DEFAULT_MAX_NUM_BATCHED_TOKENS:
+        return limit, f"bounded by the memory for one step's activations ({bytes_per_token} bytes per token)"
+    return limit, "default"
+
+
+def _max_prefill_chunk(asked: int | None, max_num_batched_tokens: int, chunked: bool) -> tuple[int | None, str]:
+    if asked is None:
+        return None, "bounded by max_num_batched_tokens alone"
+    if not chunked:
+        raise ConfigError(
+            "has no effect while enable_chunked_prefill is off.",
+            where="[scheduler] max_prefill_chunk",
+            fix="Set one of the two only.",
+        )
+    if asked > max_num_batched_tokens:
+        return max_num_batched_tokens, "no more than max_num_batched_tokens fit into a step"
+    return asked, "as set"
+
+
+def _num_threads(asked: int | None, hardware: HardwareInfo) -> tuple[int, str]:
+    recommended = hardware.recommended_threads
+    if asked is None:
+        return recommended, "one per usable physical core"
+    if asked > hardware.usable_cpus:
+        return (
+            asked,
+            f"as set, though only {hardware.usable_cpus} processors are usable: threads will wait for each other",
+        )
+    return asked, "as set"
