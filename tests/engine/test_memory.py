@@ -28,7 +28,7 @@ def test_number_of_blocks_is_what_is_left_less_headroom() -> None:
     assert SPEC.bytes_per_block == 2 * 2 * 2 * 8 * 2 * 16 == 2048
     assert p.num_blocks == int((80 - 30) * MIB * 0.875) // 2048 == 22400
     assert (p.num_tokens, p.kv_bytes) == (22400 * 16, 22400 * 2048)
-    assert (p.max_model_len, p.max_model_len_why, p.capped, p.warnings) == (1024, None, False, ())
+    assert (p.max_model_len, p.max_model_len_why, p.bound, p.warnings) == (1024, None, "memory", ())
 
 
 def test_free_memory_bounds_the_budget() -> None:
@@ -38,14 +38,14 @@ def test_free_memory_bounds_the_budget() -> None:
 
 def test_a_small_model_does_not_take_more_than_all_sequences_need() -> None:
     p = plan(max_num_seqs=3)
-    assert (p.num_blocks, p.capped) == (3 * 1024 // 16, True)
+    assert (p.num_blocks, p.bound) == (3 * 1024 // 16, "sequences")
     assert "all that max_num_seqs sequences can need" in p.formula()
 
 
 def test_exact_fit_of_one_sequence() -> None:
     one = 1024 // 16 * 2048
     p = plan(headroom=0.0, memory_utilization=1.0, total=30 * MIB + one, max_model_len_asked=True)
-    assert (p.num_blocks, p.max_model_len, p.capped) == (64, 1024, False)
+    assert (p.num_blocks, p.max_model_len, p.bound) == (64, 1024, "memory")
 
 
 def test_an_asked_context_that_does_not_fit_is_refused_with_the_numbers() -> None:
@@ -108,3 +108,22 @@ def test_bad_utilization(value: float) -> None:
 def test_bad_headroom(value: float) -> None:
     with pytest.raises(ConfigError, match="headroom"):
         plan(headroom=value)
+
+
+def test_an_asked_number_of_blocks_is_taken_as_it_is() -> None:
+    p = plan(num_blocks=64)
+    assert (p.num_blocks, p.max_model_len, p.bound, p.num_blocks_why) == (64, 1024, "asked", "as set")
+    assert plan(num_blocks=10_000, max_num_seqs=1).num_blocks == 10_000
+
+
+def test_too_many_blocks_are_refused_with_both_numbers() -> None:
+    with pytest.raises(InsufficientMemoryError, match=r"22401 KV blocks were asked for .* but 22400 fit"):
+        plan(num_blocks=22401)
+
+
+def test_few_blocks_lower_a_derived_context_and_refuse_an_asked_one() -> None:
+    p = plan(num_blocks=32)
+    assert p.max_model_len == 32 * 16
+    assert p.max_model_len_why is not None
+    with pytest.raises(InsufficientMemoryError, match="needs 64 KV blocks"):
+        plan(num_blocks=32, max_model_len_asked=True)

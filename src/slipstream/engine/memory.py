@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from slipstream.errors import ConfigError, InsufficientMemoryError
 from slipstream.kv.spec import KVSpec
@@ -24,7 +25,7 @@ class MemoryPlan:
     num_blocks: int
     max_model_len: int
     max_model_len_wanted: int
-    capped: bool  # max_num_seqs sequences of max_model_len need no more, though more would fit
+    bound: Literal["memory", "sequences", "asked"]  # what decides num_blocks
     warnings: tuple[str, ...] = ()
 
     @property
@@ -34,6 +35,14 @@ class MemoryPlan:
     @property
     def num_tokens(self) -> int:
         return self.num_blocks * self.spec.block_size
+
+    @property
+    def num_blocks_why(self) -> str:
+        if self.bound == "asked":
+            return "as set"
+        if self.bound == "sequences":
+            return "all that max_num_seqs sequences of max_model_len can need"
+        return f"what memory holds beside {gib(self.weights)} of weights, {self.headroom:.1%} head-room kept"
 
     @property
     def max_model_len_why(self) -> str | None:
@@ -51,7 +60,7 @@ class MemoryPlan:
         budget = f"{self.memory_utilization:.2f} x {gib(self.total)} total"
         if self.free is not None:
             budget = f"min({budget}, {gib(self.free)} free)"
-        cap = ", which is all that max_num_seqs sequences can need" if self.capped else ""
+        cap = {"memory": "", "sequences": ", all that max_num_seqs sequences can need", "asked": ", as set"}[self.bound]
         return "\n".join(
             (
                 f"KV per token = 2 (K, V) x {s.num_layers} layers x {s.num_kv_heads} KV heads x {s.head_dim} values"
@@ -78,12 +87,14 @@ def plan_memory(
     memory_utilization: float = 0.9,
     headroom: float = 0.125,
     max_model_len_asked: bool = False,
+    num_blocks: int | None = None,
 ) -> MemoryPlan:
     """Divide memory. Pure: sizes in bytes go in, a plan comes out.
 
     total, free: of the device that holds the KV cache (`free` before the weights are loaded). workspace: the
     largest activations and scratch of one step. `max_model_len` counts as wish if derived from the model and is
     then lowered to what fits (see `MemoryPlan.max_model_len_why`); if asked for, it fits or this raises.
+    num_blocks: the blocks asked for; None: as many as fit and can be used.
 
     Raises InsufficientMemoryError with all the numbers, and ConfigError for a share outside its range.
     """
@@ -95,6 +106,10 @@ def plan_memory(
     if free is not None:
         budget = min(budget, free)
     fitting = max(0, int((budget - weights - workspace) * (1.0 - headroom)) // spec.bytes_per_block)
+    if num_blocks is not None:
+        if num_blocks > fitting:
+            raise _too_many_blocks(spec, num_blocks, fitting)
+        fitting = num_blocks
     effective_len = max_model_len
     if fitting < spec.blocks_for(max_model_len):
         shortest = max_model_len if max_model_len_asked else min(max_model_len, MIN_DERIVED_MODEL_LEN)
@@ -102,6 +117,7 @@ def plan_memory(
         if effective_len < shortest:
             raise _insufficient(spec, budget, total, free, weights, workspace, headroom, shortest, fitting)
     cap = spec.blocks_for(effective_len) * max_num_seqs
+    used = min(fitting, cap) if num_blocks is None else num_blocks
     return MemoryPlan(
         spec=spec,
         total=total,
@@ -110,11 +126,11 @@ def plan_memory(
         weights=weights,
         workspace=workspace,
         headroom=headroom,
-        num_blocks=min(fitting, cap),
+        num_blocks=used,
         max_model_len=effective_len,
         max_model_len_wanted=max_model_len,
-        capped=fitting > cap,
-        warnings=_warnings(min(fitting, cap) * spec.bytes_per_block, total),
+        bound="asked" if num_blocks is not None else "sequences" if fitting > cap else "memory",
+        warnings=_warnings(used * spec.bytes_per_block, total),
     )
 
 
@@ -128,6 +144,15 @@ def _warnings(kv_bytes: int, total: int) -> tuple[str, ...]:
     return (
         f"the KV cache takes {gib(kv_bytes)}, more than half of the memory ({gib(total)}); "
         "lower memory_utilization, max_num_seqs or max_model_len to leave room for others.",
+    )
+
+
+def _too_many_blocks(spec: KVSpec, asked: int, fitting: int) -> InsufficientMemoryError:
+    return InsufficientMemoryError(
+        f"{asked} KV blocks were asked for ({gib(asked * spec.bytes_per_block)}), but {fitting} fit "
+        f"({gib(fitting * spec.bytes_per_block)}).",
+        where="num_blocks",
+        fix="Ask for fewer, or raise memory_utilization.",
     )
 
 
