@@ -222,7 +222,11 @@ class Tokenizer:
         if self._backend.pre_tokenizer is not None:
             literal.pre_tokenizer = self._backend.pre_tokenizer
         added = self._backend.get_added_tokens_decoder()
-        literal.add_tokens([token for token_id, token in sorted(added.items()) if token_id not in self._special_ids])
+        # Special ones too: ids beyond the model's vocabulary are given out in order.
+        literal.add_tokens([token for _, token in sorted(added.items())])
+        if literal.get_added_tokens_decoder().keys() != added.keys():
+            raise TokenizerError("the ids of the added tokens have gaps, so they cannot be told from plain text.")
+        literal.encode_special_tokens = True
         return literal
 
 
