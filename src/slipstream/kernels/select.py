@@ -11,10 +11,16 @@ BACKENDS = ("auto", "reference")
 _NOT_BUILT = ("cpu", "triton")
 
 
-def select_kernels(name: str) -> Kernels:
+def available_backends() -> tuple[str, ...]:
+    """The backends of this build, best first; `select_kernels` may still miss something that one of them needs."""
+    return tuple(name for name in BACKENDS if name != "auto")
+
+
+def select_kernels(name: str, *, num_threads: int | None = None) -> Kernels:
     """The backend called `name`; "auto" is the best one that this installation has.
 
-    Raises ConfigError for an unknown name, for a backend that is not part of this build, and when PyTorch is missing.
+    num_threads: processor threads of the ops; None leaves the backend's own choice. PyTorch has one such number for
+    the whole process, so with `reference` the last call decides. Raises ConfigError for an unknown name, for a backend that is not part of this build, and when PyTorch is missing.
     """
     if name in _NOT_BUILT:
         raise ConfigError(
@@ -29,5 +35,8 @@ def select_kernels(name: str) -> Kernels:
             fix="Install it with: pip install 'slipstream-llm[torch]'",
         )
     from slipstream.kernels.reference import REFERENCE
+    from slipstream.kernels.reference.threads import set_num_threads
 
+    if num_threads is not None:
+        set_num_threads(num_threads)
     return REFERENCE
