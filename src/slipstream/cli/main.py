@@ -58,7 +58,9 @@ def main(args: Sequence[str]) -> int:
         _show_traceback(debug)
         print(f"error: unexpected {type(error).__name__}: {error}", file=sys.stderr)
         if not debug:
-            print(f"This is a defect. `slipstream --debug {' '.join(rest)}` shows where.", file=sys.stderr)
+            import shlex
+
+            print(f"This is a defect; `slipstream --debug {shlex.join(rest)}` shows where.", file=sys.stderr)
         return ExitCode.UNEXPECTED
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from slipstream.cli.pull_progress import transfer_progress
+from slipstream.config.env import read_environment
 from slipstream.errors import UsageError
 from slipstream.hub.catalog import known_model
 from slipstream.hub.disk import format_bytes
@@ -30,13 +31,14 @@ def pull(
     force: Annotated[bool, typer.Option("--force", help="Download again what is already here.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     cache_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep models in DIR/models instead of the user's cache folder.")
+        Path | None, typer.Option(metavar="DIR", help="Keep models in DIR/models (also: SLIPSTREAM_CACHE_DIR).")
     ] = None,
 ) -> None:
     """Download a model once; later calls find it at once.
 
     Interrupted downloads go on at the next call. Prints the path of the model.
     """
+    cache_dir = cache_dir or read_environment().cache_dir
     if list_:
         if model is not None:
             raise UsageError("--list takes no MODEL.")

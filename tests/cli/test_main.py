@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import pytest
+import typer
+
+from slipstream import errors
+from slipstream.cli import main as main_module
+from slipstream.cli.exit_codes import MEANINGS, ExitCode, summary
+from slipstream.cli.main import main
+from slipstream.cli.verbs import VERBS, Verb
+
+pytestmark = pytest.mark.fast
+
+Install = Callable[[Callable[..., None]], None]
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Makes a function the one verb there is: `slipstream act`."""
+
+    def install(function: Callable[..., None]) -> None:
+        module = ModuleType("a_verb")
+        module.act = function  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "a_verb", module)
+        monkeypatch.setattr(main_module, "VERBS", (Verb("act", "a_verb", "act", "Do it."),))
+
+    return install
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def test_help_lists_verbs_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert all(f"  {verb.name} " in out and verb.help in out for verb in VERBS)
+    assert all(f"{code.value:>3}  {meaning}" in out for code, meaning in MEANINGS.items())
+    assert main([]) == 0
+    assert capsys.readouterr().out == out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; before = set(sys.modules); from slipstream.cli.main import main; main(['--help']);"
+        "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before}), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(eval(done.stderr))
+    assert "slipstream" in loaded
+    assert loaded.isdisjoint({"typer", "click", "rich", "numpy", "torch", "jinja2", "tokenizers", "huggingface_hub"})
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.split()[0] == "slipstream"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["pul"], "there is no verb 'pul'. Did you mean `slipstream pull`?"),
+        (["zzz"], "there is no verb 'zzz'. See `slipstream --help` for the verbs."),
+        (["--wat"], "there is no option --wat. See `slipstream --help`."),
+        (["pull", "--lis"], "See `slipstream pull --help`."),
+        (["pull", "a", "b"], "See `slipstream pull --help`."),
+    ],
+)
+def test_wrong_usage(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def all_errors(base: type[errors.SlipstreamError] = errors.SlipstreamError) -> list[type[errors.SlipstreamError]]:
+    return [base, *(error for child in base.__subclasses__() for error in all_errors(child))]
+
+
+@pytest.mark.parametrize("kind", all_errors(), ids=lambda kind: kind.__name__)
+def test_every_error_ends_with_its_documented_code(
+    kind: type[errors.SlipstreamError], verb: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = kind(5, 4) if kind is errors.ContextLengthError else kind("went wrong.", where="here", fix="Mend it.")  # type: ignore[call-arg, arg-type]
+    verb(raising(error))
+    assert main(["act"]) == kind.exit_code
+    assert ExitCode(kind.exit_code) in MEANINGS
+    assert capsys.readouterr() == ("", f"error: {error}\n")
+
+
+def test_ctrl_c(verb: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    for error in (KeyboardInterrupt(), typer.Abort()):
+        verb(raising(error))
+        assert main(["act"]) == 130
+        assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def test_a_defect_is_one_line_and_debug_shows_where(verb: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    verb(raising(KeyError("x")))
+    assert main(["act"]) == 1
+    assert capsys.readouterr().err == (
+        "error: unexpected KeyError: 'x'\nThis is a defect; `slipstream --debug act` shows where.\n"
+    )
+    assert main(["--debug", "act"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_options_arguments_and_exit(verb: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    def act(name: str, times: Annotated[int, typer.Option(help="How often.")] = 1) -> None:
+        """Does it."""
+        print(name * times)
+        raise typer.Exit(4)
+
+    verb(act)
+    assert main(["act", "ab", "--times", "2"]) == 4
+    assert capsys.readouterr().out == "abab\n"
+    assert main(["act", "ab", "--times", "x"]) == 2
+    assert "--times" in capsys.readouterr().err
+    assert main(["act", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Usage: slipstream act" in out
+    assert "How often." in out
+    assert " ".join(out.split()).endswith(summary())
+    assert "\x1b" not in out
+
+
+def test_a_reader_that_goes_away_is_no_noise(tmp_path: Path) -> None:
+    program = "from slipstream.cli.main import run; import sys; sys.argv = ['slipstream', '--help']; run()"
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_every_verb_of_the_table_is_there() -> None:
+    from importlib import import_module
+
+    for entry in VERBS:
+        target = getattr(import_module(entry.module), entry.attribute)
+        assert callable(target)
