@@ -11,7 +11,8 @@ from scheduling_fakes import VOCABULARY, FakeModel, logprob, next_token, sequent
 
 from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
 from slipstream.engine.request import Request, make_children, make_request
-from slipstream.engine.scheduler import RequestUpdate, Scheduler, SchedulerSettings
+from slipstream.engine.scheduler import RequestUpdate, Scheduler
+from slipstream.engine.settings import SchedulerSettings
 from slipstream.kv.manager import KVManager
 from slipstream.sampling.params import SamplingParams
 

@@ -13,22 +13,10 @@ from slipstream.engine.plan import PlanRow, RowResult, StepPlan, StepResult
 from slipstream.engine.queue import FirstComeFirstServed, QueuePolicy, WaitingQueue
 from slipstream.engine.request import FinishReason, Request, RequestStatus
 from slipstream.engine.rows import build_row, check_answer
+from slipstream.engine.settings import SchedulerSettings
 from slipstream.errors import EngineError, InvalidParamsError
 from slipstream.kv.manager import KVManager, KVUsage
 from slipstream.sampling.logprobs import TokenLogprob
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerSettings:
-    max_num_batched_tokens: int = 4096  # fed per step, all rows together
-    max_num_seqs: int = 64  # running at once
-    enable_chunked_prefill: bool = True
-    max_prefill_chunk: int | None = None  # tokens of one row; None: bounded by the step alone
-    tpot_objective: float | None = None  # seconds per step while anything decodes; None: off
-    watermark: float = 0.01  # share of the blocks left free by admission
-    max_queued: int | None = None
-    max_preemptions: int = 3  # after so many a request is protected
-    max_wait: float = 30.0  # seconds; one that waited longer for its first step is protected
 
 
 class DraftProposer(Protocol):
@@ -84,10 +72,9 @@ class Scheduler:
     One rule: `computed` chases tokens + draft. A prefill chunk, a decode and the verification of a draft differ
     only in the numbers of their row.
 
-    Fairness. Decoding rows come first, the one served longest ago in front, each with at least one token before
-    any draft is fed. When blocks run out the request of the highest rank number is preempted and recomputes
-    later. Protected requests rank before all others and among themselves by age, so the oldest of them can
-    never be a victim: it ends, and then the next one does.
+    Fairness. Every decoding request gets its token in every step, before any draft is fed. When blocks run out
+    the request that ranks last is preempted and recomputes later. Protected requests rank before all others and
+    among themselves by age, so the oldest of them can never be a victim: it ends, and then the next one does.
     """
 
     def __init__(
@@ -107,6 +94,8 @@ class Scheduler:
         self._cost_model = cost_model or LinearCostModel()
         self._proposer = proposer or NoDrafts()
         self._queue = WaitingQueue(self._policy, settings.max_queued)
+        chunk = settings.max_prefill_chunk if settings.enable_chunked_prefill else None
+        self._max_chunk = chunk or settings.max_num_batched_tokens
         self._watermark = watermark_blocks(kv.num_blocks, settings.watermark)
         self._requests: dict[str, Request] = {}  # unfinished, and finished ones of the step in flight
         self._running: dict[Request, None] = {}
@@ -193,20 +182,23 @@ class Scheduler:
         return plan
 
     def _grant_running(self, grants: _Grants) -> int:
-        """Decodes, then prefills under way. Returns how many prefill tokens the step can still take."""
-        decodes = sorted((r for r in self._running if r.decoding), key=lambda r: (r.last_step, self._rank(r)))
+        """Decodes, then prefills under way. Returns how many prefill tokens the step can still take.
+
+        Requests are admitted only into budget that is left, so no more run than the budget has tokens. Each decode
+        gets one; drafts get what is spare after a token for everybody, in turns if that is too little for all.
+        """
+        decodes = sorted((r for r in self._running if r.decoding), key=self._rank)
         prefills = sorted((r for r in self._running if not r.decoding), key=self._rank)
-        for i, request in enumerate(decodes):
-            if grants.left == 0:
-                break
+        scarce = sum(r.pending for r in decodes) + len(prefills) > grants.left
+        turn = self._step % len(decodes) if scarce and decodes else 0
+        others = len(self._running)
+        for request in decodes[turn:] + decodes[:turn]:
+            others -= 1
             if request in self._running:
-                spare = grants.left - (len(decodes) - i - 1)
-                self._grant(request, max(1, min(request.pending, spare)), grants)
+                self._grant(request, max(1, min(request.pending, grants.left - others)), grants)
         budget = self._prefill_budget(grants)
         for request in prefills:
-            num_tokens = min(request.pending, budget, grants.left)
-            if self.settings.max_prefill_chunk is not None and self.settings.enable_chunked_prefill:
-                num_tokens = min(num_tokens, self.settings.max_prefill_chunk)
+            num_tokens = min(request.pending, budget, grants.left, self._max_chunk)
             if num_tokens > 0 and request in self._running:
                 self._grant(request, num_tokens, grants)
                 budget -= grants.tokens.get(request, 0)
@@ -266,7 +258,7 @@ class Scheduler:
         start = hit.num_tokens if hit else request.computed
         num_tokens = len(request.tokens) - start
         if self.settings.enable_chunked_prefill:
-            num_tokens = min(num_tokens, budget, self.settings.max_prefill_chunk or budget)
+            num_tokens = min(num_tokens, budget, self._max_chunk)
         elif num_tokens > self.settings.max_num_batched_tokens:  # grew beyond it before a preemption
             num_tokens = budget
         elif num_tokens > budget:
@@ -282,7 +274,7 @@ class Scheduler:
         if request.stats.first_scheduled is None:
             request.stats.first_scheduled = now
             request.stats.cached_tokens = request.computed
-            request.protected = now - request.arrival > self.settings.max_wait
+            request.protected |= now - request.arrival > self.settings.max_wait
         request.status = RequestStatus.RUNNING
         self._running[request] = None
         self._forks.started(request)
