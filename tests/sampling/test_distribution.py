@@ -12,8 +12,6 @@ from slipstream.sampling.sampler import SampleRow, sample_rows
 
 from . import plain
 
-pytestmark = pytest.mark.fast
-
 NUM_DRAWS = 4000
 LOGITS = [1.0, 0.2, -0.5, 2.0, 0.0, -3.0, 1.5, 0.7]
 HISTORY = (0, 3, 3, 6, 1)

@@ -75,6 +75,11 @@ class TestDraw:
         (token,) = sample_one(row, params, seed=seed, position=position).tokens
         assert token in best
 
+    @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_k=2), SamplingParams(top_p=0.95)])
+    def test_equal_scores_go_to_the_lowest_id(self, params: SamplingParams, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("slipstream.sampling.sampler.gumbel", lambda *_: np.array([1.0, 0.0]))
+        assert sample_one([3.0, 4.0], params).tokens == (0,)
+
     def test_does_not_depend_on_batch_mates(self) -> None:
         logits = np.random.default_rng(0).normal(0, 2, (6, VOCAB)).astype(np.float32)
         settings_ = [
