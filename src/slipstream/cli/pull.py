@@ -14,7 +14,7 @@ from slipstream.config.env import read_environment
 from slipstream.errors import UsageError
 from slipstream.hub.catalog import known_model
 from slipstream.hub.disk import format_bytes
-from slipstream.hub.download import Pulled, pull_known
+from slipstream.hub.download import Pulled, known_model_path, pull_known
 from slipstream.hub.huggingface import is_repository, pull_repository
 from slipstream.hub.store import StoredModel, list_models, models_dir, resolve_model
 
@@ -52,9 +52,9 @@ def pull(
         if known is not None:
             if include is not None:
                 raise UsageError(f"--include is for repositories; {known.name} is one file.")
-            pulled = pull_known(known, directory, force=force, progress=progress)
-            if known.notice is not None and pulled.downloaded:
+            if known.notice is not None and (force or known_model_path(known, directory) is None):
                 progress.note(f"Licence: {known.licence}. {known.notice}")
+            pulled = pull_known(known, directory, force=force, progress=progress)
         elif is_repository(model) and not Path(model).exists():
             pulled = pull_repository(model, directory, include=include, force=force, progress=progress)
         else:

@@ -7,6 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import TransferSpeedColumn as SpeedColumn
+from rich.table import Column
 
 
 class BarProgress:
@@ -14,11 +15,14 @@ class BarProgress:
 
     def __init__(self, console: Console | None = None) -> None:
         self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(),
-            SpeedColumn(),
-            TimeRemainingColumn(),
+            TextColumn(
+                "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+            ),
+            BarColumn(bar_width=16, table_column=Column(no_wrap=True)),
+            DownloadColumn(table_column=Column(no_wrap=True)),
+            SpeedColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+            expand=True,
             console=console or Console(stderr=True),
         )
         self._task: TaskID | None = None

