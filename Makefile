@@ -26,7 +26,7 @@ BUILT_FROM := pyproject.toml CMakeLists.txt $(shell find cpp -type f)
 
 run: $(READY)
 	@$(BIN)/slipstream pull $(MODEL) >/dev/null
-	@$(BIN)/slipstream generate $(MODEL) --chat --prompt "$$PROMPT" --max-tokens $(MAX_TOKENS)
+	@$(BIN)/slipstream generate $(MODEL) --chat --prompt="$$PROMPT" --max-tokens $(MAX_TOKENS)
 
 test: $(READY_DEV)
 	$(BIN)/slipstream pull smollm2
