@@ -497,6 +497,19 @@ def test_an_expired_last_request_is_found_by_drain() -> None:
     assert loop.scheduler.drain() == []
 
 
+def test_an_expired_request_is_not_lost_when_the_step_fails() -> None:
+    loop = Loop()
+    a, b = request("a", 2, deadline=0.5), request("b", 2)
+    loop.add(a, b)
+    plan = loop.plan()
+    loop.scheduler.discard(plan)
+    loop.scheduler.finish("b", "error", 1.0)
+    assert loop.scheduler.has_unfinished
+    assert loop.scheduler.plan(2.0) is None
+    assert loop.scheduler.drain() == [RequestUpdate(a, finish_reason="deadline")]
+    assert not loop.scheduler.has_unfinished
+
+
 def test_an_error_of_one_row_ends_only_that_request() -> None:
     loop = Loop()
     a, b = request("a", 5), request("b", 5)

@@ -188,6 +188,8 @@ def test_fork_shares_full_blocks_by_reference(caching: bool) -> None:
 def test_fork_leaves_the_childs_last_token_and_uncomputed_blocks() -> None:
     kv = KVManager(8, 4)
     parent = Sequence(list(range(8)))
+    compute(kv, parent, 3)
+    assert kv.fork(parent, Sequence(list(range(8)))) == 0
     compute(kv, parent, 7)
     assert kv.fork(parent, Sequence(list(range(8)))) == 4
     compute(kv, parent)

@@ -147,7 +147,8 @@ class Scheduler:
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self._running) or len(self._queue) > 0
+        """Whether `plan` or `drain` still has something to say."""
+        return bool(self._running) or len(self._queue) > 0 or bool(self._updates)
 
     @property
     def requests(self) -> Iterable[Request]:
@@ -165,7 +166,7 @@ class Scheduler:
         if self._in_flight is not None:
             raise EngineError(f"step {self._in_flight.step} was planned but neither applied nor discarded.")
         self._expire(now)
-        if not self.has_unfinished:
+        if not self._running and len(self._queue) == 0:
             return None
         grants = _Grants(self.settings.max_num_batched_tokens)
         prefill_budget = self._grant_running(grants)
