@@ -29,7 +29,9 @@ class TextAssembler:
             self._detokenizer = IncrementalDetokenizer(
                 tokenizer, prompt_ids, skip_special_tokens=params.skip_special_tokens
             )
-        self._stop = StopChecker(params.stop, params.include_stop_str_in_output) if params.stop else None
+        self._stop: StopChecker | None = None
+        if params.stop:
+            self._stop = StopChecker(params.stop, include_in_output=params.include_stop_str_in_output)
 
     def push(self, token_ids: Sequence[int]) -> tuple[str, int]:
         """(text to show, tokens used): tokens behind the one that completed a stop string are not used."""
@@ -48,7 +50,7 @@ class TextAssembler:
             return ""
         shown = self._check(self._detokenizer.flush())
         if self._stop is not None and self.stopped_by is None:
-            shown += self._stop.flush()
+            shown += self._stop.flush().text
         return shown
 
     def _check(self, text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,8 @@ class EngineCore:
     """Owns a scheduler and a runner; everything that happens to a request happens in `add`, `abort` or `step`.
 
     Not thread-safe: one caller at a time. `tokenizer` may be None: then there is no text, and stop strings are
-    refused. `clock` gives seconds and never goes back.
+    refused. `clock` gives seconds and never goes back. `seed`: where requests without a seed draw theirs from, in the
+    order of `add`; None: from the system.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class EngineCore:
         vocab_size: int,
         max_model_len: int,
         eos_token_ids: Sequence[int] = (),
+        seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_model_len = max_model_len
@@ -54,6 +57,7 @@ class EngineCore:
         self._tokenizer = tokenizer
         self._eos_token_ids = tuple(eos_token_ids)
         self._clock = clock
+        self._seeds = None if seed is None else random.Random(seed)
         self._completions: dict[str, Completion] = {}  # unfinished, by scheduler request id
         self._children: dict[str, list[str]] = {}  # caller's request id -> scheduler request ids, unfinished
         self._totals = _Totals()
@@ -79,6 +83,8 @@ class EngineCore:
         if request.request_id in self._children:
             raise InvalidParamsError("a request with this id is running.", where=f"request {request.request_id}")
         now = self._clock()
+        if self._seeds is not None and request.params.seed is None:
+            request = replace(request, params=replace(request.params, seed=self._seeds.getrandbits(64)))
         requests = self._requests(request, now)
         for count, each in enumerate(requests):
             try:

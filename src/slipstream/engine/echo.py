@@ -10,6 +10,10 @@ from slipstream.engine.protocol import EngineStats, GenerationRequest
 from slipstream.errors import EngineError, RequestError
 
 
+def spell_ids(token_ids: Sequence[int]) -> str:
+    return "".join(f"<{token}>" for token in token_ids)
+
+
 class EchoEngine:
     """Streams the prompt's tokens back, one per `delay` seconds, cut at max_tokens ("length") or at the end ("stop").
 
@@ -18,7 +22,7 @@ class EchoEngine:
 
     def __init__(
         self,
-        decode: Callable[[Sequence[int]], str] = lambda ids: "".join(f"<{token}>" for token in ids),
+        decode: Callable[[Sequence[int]], str] = spell_ids,
         *,
         delay: float = 0.0,
         fail_after: int | None = None,

@@ -33,9 +33,7 @@ class ModelRunner:
     `to_numpy` brings logits to the host as float32 [L, V].
     """
 
-    def __init__(
-        self, model: ForwardModel, kv: KVStorage, to_numpy: Callable[[Tensor], NDArray[np.float32]]
-    ) -> None:
+    def __init__(self, model: ForwardModel, kv: KVStorage, to_numpy: Callable[[Tensor], NDArray[np.float32]]) -> None:
         self._model = model
         self._kv = kv
         self._to_numpy = to_numpy

@@ -20,7 +20,9 @@ def select_kernels(name: str, *, num_threads: int | None = None) -> Kernels:
     """The backend called `name`; "auto" is the best one that this installation has.
 
     num_threads: processor threads of the ops; None leaves the backend's own choice. PyTorch has one such number for
-    the whole process, so with `reference` the last call decides. Raises ConfigError for an unknown name, for a backend that is not part of this build, and when PyTorch is missing.
+    the whole process, so with `reference` the last call decides.
+
+    Raises ConfigError for an unknown name, for a backend that is not part of this build, and when PyTorch is missing.
     """
     if name in _NOT_BUILT:
         raise ConfigError(

@@ -1,0 +1,130 @@
+"""`slipstream generate --batch`: many prompts in one continuous batch, results as they finish."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from slipstream.cli.batch_io import BadLine, BatchLine, BatchWriter, read_batch
+from slipstream.cli.load import load_llm
+from slipstream.cli.render import note, output_json
+from slipstream.engine.llm import LLM
+from slipstream.errors import RequestError, SlipstreamError, UsageError
+from slipstream.sampling.params import SamplingParams
+
+
+def run_batch(
+    model: str,
+    source: Path,
+    target: Path | None,
+    defaults: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    overwrite: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Answer every line of `source`; results go to `target`, bad lines to `target` + ".errors".
+
+    Finished ids of an earlier run are skipped. Raises UsageError for files that cannot be used, and RequestError
+    at the end if any line was bad, so that the exit code says so.
+    """
+    if target is None:
+        raise UsageError("--batch needs --output FILE.")
+    if source.resolve() == target.resolve():
+        raise UsageError("--batch and --output name the same file.", where=str(source))
+    SamplingParams.from_mapping(defaults)
+    total = _count_lines(source)
+    counts = {"done": 0, "skipped": 0, "bad": 0}
+    errors = target.with_name(target.name + ".errors")
+    try:
+        writer = BatchWriter(target, overwrite=overwrite)
+        bad_writer = BatchWriter(errors, overwrite=True)
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}.", where=str(target)) from error
+    with writer, bad_writer, load_llm(model, settings, quiet=quiet) as llm, _progress(total, quiet) as advance:
+        _answer(llm, source, defaults, writer, bad_writer, counts, advance)
+    if not counts["bad"]:
+        errors.unlink()
+    if as_json:
+        print(json.dumps({"output": str(target), **counts, "errors": str(errors) if counts["bad"] else None}))
+    elif not quiet:
+        note(f"{counts['done']} answered, {counts['skipped']} already there, {counts['bad']} bad -> {target}")
+    if counts["bad"]:
+        raise RequestError(
+            f"{counts['bad']} of {total} lines could not be answered.", where=str(source), fix=f"See {errors}."
+        )
+
+
+def _answer(
+    llm: LLM,
+    source: Path,
+    defaults: Mapping[str, Any],
+    writer: BatchWriter,
+    bad_writer: BatchWriter,
+    counts: dict[str, int],
+    advance: Callable[[int, int], None],
+) -> None:
+    lines: dict[int, BatchLine] = {}  # by index of the item, until it is finished
+
+    def refuse(number: int, identifier: str | None, error: str) -> None:
+        counts["bad"] += 1
+        bad_writer.write(identifier or str(number), {"line": number, "error": error})
+        advance(1, 0)
+
+    def items() -> Iterator[tuple[str, SamplingParams]]:
+        for line in read_batch(source, defaults):
+            if isinstance(line, BadLine):
+                refuse(line.number, None, line.error)
+            elif line.id in writer.done:
+                counts["skipped"] += 1
+                advance(1, 0)
+            else:
+                try:
+                    prompt = _prompt(llm, line)
+                except SlipstreamError as error:
+                    refuse(line.number, line.id, str(error))
+                    continue
+                lines[len(taken)] = line
+                taken.append(None)
+                yield prompt, line.params
+
+    taken: list[None] = []
+    for index, result in llm.generate_as_completed(items()):
+        line = lines.pop(index)
+        if isinstance(result, RequestError):
+            refuse(line.number, line.id, str(result))
+            continue
+        failed = next((each.error for each in result.outputs if each.error is not None), None)
+        if failed is not None:
+            refuse(line.number, line.id, failed)
+            continue
+        writer.write(line.id, {"line": line.number, **output_json(result)})
+        counts["done"] += 1
+        advance(1, sum(len(each.token_ids) for each in result.outputs))
+
+
+def _prompt(llm: LLM, line: BatchLine) -> str:
+    if line.prompt is not None:
+        return line.prompt
+    assert line.messages is not None
+    return llm.chat_prompt(line.messages, tools=line.tools)
+
+
+def _count_lines(source: Path) -> int:
+    try:
+        with source.open("rb") as file:
+            return sum(1 for line in file if line.strip())
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}.", where=str(source)) from error
+
+
+def _progress(total: int, quiet: bool) -> Any:
+    if quiet:
+        return nullcontext(lambda finished, tokens: None)
+    from slipstream.engine.progress import request_progress
+
+    return request_progress(total)

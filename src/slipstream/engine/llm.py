@@ -1,0 +1,292 @@
+"""`LLM`: a model in this process, for scripts. Names as in vLLM where the meaning is the same."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from slipstream.config.decision import Decision
+from slipstream.config.types import EngineOptions
+from slipstream.engine.core import EngineCore
+from slipstream.engine.loading import EnginePlan, LoadedEngine, Progress, load_engine
+from slipstream.engine.outputs import OutputDelta, RequestOutput
+from slipstream.engine.protocol import EngineStats, GenerationRequest
+from slipstream.engine.queue import QueueFullError
+from slipstream.errors import ConfigError, EngineError, InvalidParamsError, RequestError
+from slipstream.sampling.params import SamplingParams
+from slipstream.text.chat_template import ChatTemplate
+from slipstream.text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+ParamsArgument = SamplingParams | Sequence[SamplingParams] | None
+
+
+class LLM:
+    """Loads a model and answers batches of prompts.
+
+    `model` is a pulled name, a file or a folder; every other keyword is a setting of `EngineOptions`
+    (max_num_seqs, block_size, memory_utilization, ...). Unknown names raise ConfigError. A whole EngineOptions may
+    stand in the place of `model`.
+
+        with LLM("smollm2") as llm:
+            [output] = llm.generate(["The sky is"], SamplingParams(temperature=0, max_tokens=16))
+            print(output.outputs[0].text)
+    """
+
+    def __init__(
+        self,
+        model: str | EngineOptions,
+        *,
+        cache_dir: Path | None = None,
+        load_progress: Progress | None = None,
+        **settings: Any,
+    ) -> None:
+        options = model if isinstance(model, EngineOptions) else EngineOptions.from_flat(model=model, **settings)
+        if isinstance(model, EngineOptions) and settings:
+            raise ConfigError("settings go into the EngineOptions.", where=", ".join(settings))
+        self._engine: LoadedEngine | None = load_engine(options, cache_dir=cache_dir, progress=load_progress)
+        self._ids = count()
+        self._mailbox: dict[str, list[OutputDelta]] = {}  # given by the core, not yet taken by its stream
+
+    # ---- answers ----
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: ParamsArgument = None,
+        *,
+        use_tqdm: bool = False,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete prompts (text or token ids), all in one continuous batch; results in the order of the prompts.
+
+        Every prompt is checked before any work starts: RequestError names the first that is wrong.
+        `use_tqdm` shows a progress bar on stderr.
+        """
+        items: list[Prompt] = [prompts] if _is_single(prompts) else list(prompts)  # type: ignore[arg-type, list-item]
+        requests = [
+            self._request(prompt, params, rank)
+            for prompt, params, rank in zip(
+                items, _spread(sampling_params, len(items)), _priorities(priority, len(items)), strict=True
+            )
+        ]
+        return self._run(requests, progress=use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: ParamsArgument = None,
+        *,
+        use_tqdm: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or several. Raises ChatTemplateError if the model has no chat template."""
+        single = not messages or isinstance(messages[0], Mapping)
+        conversations: list[Any] = [messages] if single else list(messages)
+        extra = dict(chat_template_kwargs or {})
+        prompts = [
+            self.chat_prompt(each, tools=tools, add_generation_prompt=add_generation_prompt, **extra)
+            for each in conversations
+        ]
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[OutputDelta]:
+        """Complete one prompt, yielding what each step adds. Leaving the iterator early ends the request."""
+        request = self._request(prompt, sampling_params or SamplingParams(), 0)
+        self._core.check(request)
+        return self._deltas([request])
+
+    def generate_as_completed(
+        self, items: Iterable[tuple[Prompt, SamplingParams]], *, max_open: int | None = None
+    ) -> Iterator[tuple[int, RequestOutput | RequestError]]:
+        """Complete any number of prompts without holding them all: (index of the item, its result) as they finish.
+
+        At most `max_open` items (default: twice max_num_seqs) are unfinished at any time. An
+        item that is invalid gives its RequestError and does not disturb the others.
+        """
+        limit = max_open or 2 * self.plan.options.max_num_seqs
+        numbered = enumerate(items)
+        open_outputs: dict[str, tuple[int, RequestOutput]] = {}
+        exhausted = False
+        try:
+            while not exhausted or open_outputs:
+                while not exhausted and len(open_outputs) < limit:
+                    taken = next(numbered, None)
+                    exhausted = taken is None
+                    if taken is not None:
+                        index, (prompt, params) = taken
+                        try:
+                            request = self._request(prompt, params, 0)
+                            self._core.check(request)
+                            while not self._try_add(request):
+                                self._step()
+                        except RequestError as error:
+                            yield index, error
+                            continue
+                        output = RequestOutput.empty(
+                            request.request_id, request.prompt, request.prompt_token_ids, params.n
+                        )
+                        open_outputs[request.request_id] = index, output
+                self._step()
+                for request_id in open_outputs.keys() & self._mailbox.keys():
+                    index, output = open_outputs[request_id]
+                    for delta in self._mailbox.pop(request_id):
+                        output.add(delta)
+                    if output.finished:
+                        del open_outputs[request_id]
+                        yield index, output
+        finally:
+            for request_id in open_outputs:
+                self._core.abort(request_id)
+                self._mailbox.pop(request_id, None)
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **extra: Any,
+    ) -> str:
+        """The text that the model's chat template makes of the messages."""
+        return self._template.render(messages, tools=tools, add_generation_prompt=add_generation_prompt, **extra)
+
+    # ---- what is in force ----
+
+    @property
+    def plan(self) -> EnginePlan:
+        return self._loaded.plan
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Every setting: what was asked for, what is in force and why."""
+        return self._loaded.plan.decisions
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._loaded.tokenizer
+
+    def stats(self) -> EngineStats:
+        return self._core.stats()
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Frees weights and KV cache. May be called twice; any other call then raises EngineError."""
+        self._engine = None
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _loaded(self) -> LoadedEngine:
+        if self._engine is None:
+            raise EngineError("this LLM is closed.", fix="Make a new one.")
+        return self._engine
+
+    @property
+    def _core(self) -> EngineCore:
+        return self._loaded.core
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return ChatTemplate.of(self.tokenizer)
+
+    def _request(self, prompt: Prompt, params: SamplingParams, priority: int) -> GenerationRequest:
+        text = prompt if isinstance(prompt, str) else None
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        return GenerationRequest(f"request-{next(self._ids)}", tuple(ids), params, prompt=text, priority=priority)
+
+    def _run(self, requests: Sequence[GenerationRequest], *, progress: bool) -> list[RequestOutput]:
+        for request in requests:
+            self._core.check(request)
+        outputs = {
+            each.request_id: RequestOutput.empty(each.request_id, each.prompt, each.prompt_token_ids, each.params.n)
+            for each in requests
+        }
+        bar = _progress_bar(len(requests)) if progress else nullcontext(_no_progress)
+        with bar as advance:
+            for delta in self._deltas(requests):
+                output = outputs[delta.request_id]
+                output.add(delta)
+                advance(int(output.finished), len(delta.token_ids))
+        return list(outputs.values())
+
+    def _deltas(self, requests: Sequence[GenerationRequest]) -> Iterator[OutputDelta]:
+        """Run the requests, stepping the core; what it gives other open streams waits for them in the mailbox."""
+        core, own = self._core, {request.request_id for request in requests}
+        waiting = deque(requests)
+        try:
+            while True:
+                while waiting and self._try_add(waiting[0]):
+                    waiting.popleft()
+                for request_id in own & self._mailbox.keys():
+                    yield from self._mailbox.pop(request_id)
+                if not waiting and own.isdisjoint(core.open_request_ids) and own.isdisjoint(self._mailbox):
+                    return
+                self._step()
+        finally:
+            for request_id in own:
+                core.abort(request_id)
+                self._mailbox.pop(request_id, None)
+
+    def _try_add(self, request: GenerationRequest) -> bool:
+        """False if the queue is full, so that a step has to be taken first."""
+        try:
+            self._core.add(request)
+        except QueueFullError:
+            return False
+        return True
+
+    def _step(self) -> None:
+        for delta in self._core.step():
+            self._mailbox.setdefault(delta.request_id, []).append(delta)
+
+
+def _is_single(prompts: Prompt | Sequence[Prompt]) -> bool:
+    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+
+
+def _spread(params: ParamsArgument, num_prompts: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * num_prompts
+    if len(params) != num_prompts:
+        raise InvalidParamsError(
+            f"{len(params)} sampling_params for {num_prompts} prompts.", fix="Give one or as many."
+        )
+    return list(params)
+
+
+def _priorities(priority: Sequence[int] | None, num_prompts: int) -> Sequence[int]:
+    if priority is None:
+        return [0] * num_prompts
+    if len(priority) != num_prompts:
+        raise InvalidParamsError(f"{len(priority)} priorities for {num_prompts} prompts.", fix="Give as many.")
+    return priority
+
+
+Advance = Callable[[int, int], None]  # (requests finished, tokens generated)
+
+
+def _no_progress(finished: int, tokens: int) -> None:
+    pass
+
+
+def _progress_bar(total: int) -> AbstractContextManager[Advance]:
+    from slipstream.engine.progress import request_progress
+
+    return request_progress(total)

@@ -1,0 +1,189 @@
+"""From settings to an engine that is ready to run: resolve, plan memory, load, assemble."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slipstream.config.decision import Decision
+from slipstream.config.resolve import EffectiveOptions, ModelFacts, Resolved, resolve
+from slipstream.config.types import EngineOptions
+from slipstream.engine.core import EngineCore
+from slipstream.engine.memory import MemoryPlan, plan_memory
+from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
+from slipstream.engine.runner import ModelRunner
+from slipstream.engine.scheduler import Scheduler, SchedulerSettings
+from slipstream.errors import TokenizerError
+from slipstream.hub.store import resolve_model
+from slipstream.hw.info import HardwareInfo, read_hardware
+from slipstream.kernels.select import available_backends, select_kernels
+from slipstream.kv.manager import KVManager
+from slipstream.kv.storage import KVStorage
+from slipstream.models.build import kv_spec, load_model
+from slipstream.models.config import ModelConfig
+from slipstream.models.registry import find_family, read_config
+from slipstream.text.from_folder import tokenizer_from_folder
+from slipstream.text.from_gguf import tokenizer_from_gguf
+from slipstream.text.tokenizer import Tokenizer
+from slipstream.weights.checkpoint import Checkpoint
+from slipstream.weights.open import open_checkpoint
+from slipstream.weights.summary import CheckpointSummary, summarize
+
+Progress = Callable[[int, int], None]  # (bytes done, bytes in all)
+
+FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """Everything that is decided before a weight is read; what `slipstream inspect` shows."""
+
+    path: Path
+    family: str
+    config: ModelConfig
+    summary: CheckpointSummary
+    options: EffectiveOptions
+    decisions: tuple[Decision, ...]
+    memory: MemoryPlan
+    hardware: HardwareInfo
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    plan: EnginePlan
+    core: EngineCore
+    tokenizer: Tokenizer
+
+
+def plan_engine(options: EngineOptions, *, cache_dir: Path | None = None) -> EnginePlan:
+    """Raises ModelError, ConfigError or InsufficientMemoryError; allocates nothing."""
+    checkpoint = open_checkpoint(resolve_model(options.model.model, cache_dir))
+    try:
+        return _plan(options, checkpoint, read_hardware())
+    finally:
+        checkpoint.close()
+
+
+def load_engine(
+    options: EngineOptions, *, cache_dir: Path | None = None, progress: Progress | None = None
+) -> LoadedEngine:
+    """Load the model that `options` name. `progress` is called while weights are read.
+
+    Raises ModelError, ConfigError or InsufficientMemoryError before anything sizeable is allocated.
+    """
+    checkpoint = open_checkpoint(resolve_model(options.model.model, cache_dir))
+    try:
+        plan = _plan(options, checkpoint, read_hardware())
+        tokenizer = _tokenizer(checkpoint, plan)
+        kernels = select_kernels(plan.options.backend, num_threads=plan.options.num_threads)
+        model = load_model(checkpoint, kernels, max_position=plan.options.max_model_len, progress=progress)
+    finally:
+        checkpoint.close()
+    spec, num_blocks = plan.memory.spec, plan.memory.num_blocks
+    kv = KVStorage(spec, num_blocks, kernels.new_kv(spec, num_blocks))
+    core = EngineCore(
+        _scheduler(plan.options, num_blocks),
+        ModelRunner(model, kv, kernels.to_numpy),
+        tokenizer=tokenizer,
+        vocab_size=plan.config.vocab_size,
+        max_model_len=plan.options.max_model_len,
+        eos_token_ids=tokenizer.eos_token_ids,
+        seed=plan.options.seed,
+    )
+    return LoadedEngine(plan, core, tokenizer)
+
+
+def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo) -> EnginePlan:
+    family = find_family(checkpoint)
+    config = read_config(family, checkpoint)
+    summary = summarize(checkpoint)
+    weight_bytes = summary.num_parameters * FLOAT32_BYTES
+    facts = ModelFacts(
+        max_position_embeddings=config.max_position_embeddings,
+        weight_bytes=weight_bytes,
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        activation_bytes_per_token=_activation_bytes(config),
+    )
+    resolved = resolve(options, facts, hardware, available_backends=available_backends())
+    effective = resolved.effective
+    memory = plan_memory(
+        kv_spec(config, block_size=effective.block_size, dtype=effective.kv_dtype),
+        total=hardware.total_memory,
+        free=hardware.available_memory,
+        weights=weight_bytes,
+        workspace=_workspace(config, effective),
+        max_model_len=effective.max_model_len,
+        max_num_seqs=effective.max_num_seqs,
+        memory_utilization=effective.memory_utilization,
+        max_model_len_asked=options.model.max_model_len is not None,
+        num_blocks=effective.num_blocks,
+    )
+    effective, decisions = _with_memory(resolved, memory)
+    return EnginePlan(checkpoint.path, family.name, config, summary, effective, decisions, memory, hardware)
+
+
+def _activation_bytes(config: ModelConfig) -> int:
+    """Of one token in one layer: the residual, q, k, v and attention output, gate, up and their product."""
+    heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    return FLOAT32_BYTES * (4 * config.hidden_size + heads + 3 * config.intermediate_size)
+
+
+def _workspace(config: ModelConfig, options: EffectiveOptions) -> int:
+    """Activations of the largest step, and logits and their copy for sampling of every running sequence."""
+    logits = 2 * FLOAT32_BYTES * options.max_num_seqs * config.vocab_size
+    return options.max_num_batched_tokens * _activation_bytes(config) + logits
+
+
+def _with_memory(resolved: Resolved, memory: MemoryPlan) -> tuple[EffectiveOptions, tuple[Decision, ...]]:
+    """The settings that the memory plan decides, put in force."""
+    effective = replace(resolved.effective, num_blocks=memory.num_blocks, max_model_len=memory.max_model_len)
+    why = {"num_blocks": memory.num_blocks_why, "max_model_len": memory.max_model_len_why}
+    decisions = tuple(
+        replace(each, effective=getattr(effective, each.field), why=why.get(each.field) or each.why)
+        for each in resolved.decisions
+    )
+    return effective, decisions
+
+
+def _tokenizer(checkpoint: Checkpoint, plan: EnginePlan) -> Tokenizer:
+    asked = plan.options.tokenizer
+    if asked is not None and not asked.endswith(".gguf"):
+        tokenizer = tokenizer_from_folder(asked)
+    elif asked is not None:
+        other = open_checkpoint(Path(asked))
+        try:
+            tokenizer = tokenizer_from_gguf(other.metadata)
+        finally:
+            other.close()
+    elif checkpoint.format == "gguf":
+        tokenizer = tokenizer_from_gguf(checkpoint.metadata)
+    else:
+        folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
+        tokenizer = tokenizer_from_folder(folder)
+    if tokenizer.vocab_size > plan.config.vocab_size:
+        raise TokenizerError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, but the model's embedding {plan.config.vocab_size}.",
+            where=str(plan.path),
+            fix="They do not belong together; name the right one with tokenizer=.",
+        )
+    return tokenizer
+
+
+def _scheduler(options: EffectiveOptions, num_blocks: int) -> Scheduler:
+    settings = SchedulerSettings(
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_num_seqs=options.max_num_seqs,
+        enable_chunked_prefill=options.enable_chunked_prefill,
+        max_prefill_chunk=options.max_prefill_chunk,
+        tpot_objective=options.tpot_objective,
+        max_queued=options.max_queued,
+    )
+    policy = PriorityOrder() if options.policy == "priority" else FirstComeFirstServed()
+    kv = KVManager(num_blocks, options.block_size, options.enable_prefix_caching)
+    return Scheduler(settings, kv, policy=policy)
+
+
+__all__ = ["EnginePlan", "LoadedEngine", "load_engine", "plan_engine"]
