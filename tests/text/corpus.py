@@ -20,7 +20,7 @@ PIECES: tuple[str, ...] = (
     "It's we've I'm you'll they'd he'S WE'RE don'T 'tis 's",
     "0 1 12 123 1234 12345 1234567890 3.14 -2e10 1,000,000 0xFF",
     "½ ² ① Ⅳ ٣٤٥ ९ 一二三",
-    "def f(x: int) -> str:\n    return f\"{x!r}\\n\"  # comment\n\n\nclass A(B):\n\tpass",
+    'def f(x: int) -> str:\n    return f"{x!r}\\n"  # comment\n\n\nclass A(B):\n\tpass',
     "<html><body class='x'>&amp;</body></html>",
     "https://example.org/a/b?c=d&e=f#g user@example.org",
     "!@#$%^&*()_+-=[]{}|;':\",./<>?`~",

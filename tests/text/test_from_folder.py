@@ -231,10 +231,10 @@ def test_file_that_is_not_utf8(tmp_path: Path) -> None:
 
 
 def test_folder_without_tokenizer_json(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="there is no tokenizer.json"):
+    with pytest.raises(TokenizerError, match=r"there is no tokenizer\.json"):
         tokenizer_from_folder(tmp_path)
     (tmp_path / "tokenizer.model").write_bytes(b"")
-    with pytest.raises(TokenizerError, match="only tokenizer.model, not tokenizer.json.*save_pretrained"):
+    with pytest.raises(TokenizerError, match=r"only tokenizer\.model, not tokenizer\.json.*save_pretrained"):
         tokenizer_from_folder(tmp_path)
 
 

@@ -92,7 +92,7 @@ def test_the_leading_space_that_encoding_adds_is_dropped() -> None:
 @pytest.mark.parametrize("text", ["ab\ud800", "\udcff", "x\ud83dy"])
 def test_half_a_surrogate_pair_is_refused(text: str) -> None:
     ours = tokenizer_from_gguf(qwen2().metadata())
-    with pytest.raises(InvalidParamsError, match="half a surrogate pair .* at character [012]"):
+    with pytest.raises(InvalidParamsError, match=r"half a surrogate pair .* at character [012]"):
         ours.encode(text)
     with pytest.raises(InvalidParamsError, match="half a surrogate pair"):
         ours.encode_chat(text)

@@ -34,8 +34,8 @@ TEKKEN_SPLIT = (
 
 @dataclass(frozen=True)
 class Tiny:
-    """`config` is `tokenizer_config.json`; `gguf` are the metadata keys (without the common prefix) that say the same as
-    the backend; `specials` are its control tokens, `users` its added tokens that are not special."""
+    """`config` is `tokenizer_config.json`; `gguf` are the metadata keys (without the common prefix) that say the same
+    as the backend; `specials` are its control tokens, `users` its added tokens that are not special."""
 
     backend: tokenizers.Tokenizer
     config: dict[str, object]
@@ -215,9 +215,7 @@ def tekken() -> Tiny:
 def glm4() -> Tiny:
     """Two tokens before every text, which a GGUF file cannot say: its template writes them."""
     specials = ("<|endoftext|>", "[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|observation|>")
-    tiny = _byte_level(
-        [_split(LLAMA3_SPLIT)], "glm4", specials, prefix=("[gMASK]", "<sop>"), eos="<|endoftext|>"
-    )
+    tiny = _byte_level([_split(LLAMA3_SPLIT)], "glm4", specials, prefix=("[gMASK]", "<sop>"), eos="<|endoftext|>")
     ids = [tiny.backend.token_to_id(token) for token in ("<|endoftext|>", "<|user|>", "<|observation|>")]
     return Tiny(tiny.backend, tiny.config, tiny.gguf, specials, generation={"eos_token_id": ids})
 

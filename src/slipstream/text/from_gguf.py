@@ -119,7 +119,11 @@ def _finish(
     count = len(vocab.tokens)
     special_ids = vocab.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN)
     _add_tokens(backend, vocab, special_ids, special=True)
-    _add_tokens(backend, vocab, vocab.ids_of_type(TokenType.USER_DEFINED), special=False)
+    user_defined = vocab.ids_of_type(TokenType.USER_DEFINED)
+    if scheme.spelling is Spelling.SENTENCEPIECE:
+        # Runs of spaces come out of merges: an added token would be looked for in the text before spaces are marked.
+        user_defined = [token_id for token_id in user_defined if vocab.tokens[token_id].strip(SPACE_MARK)]
+    _add_tokens(backend, vocab, user_defined, special=False)
     bos = reader.token_id("bos_token_id", count)
     ends = [reader.token_id(f"{name}_token_id", count) for name in ("eos", "eot", "eom")]
     special_tokens = {vocab.tokens[token_id]: token_id for token_id in special_ids}

@@ -8,7 +8,7 @@ from slipstream.errors import InvalidParamsError
 
 
 def normalize_messages(messages: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
-    """Copies of `messages` made of plain dicts and lists, with every `content` a string or None.
+    """Copies of `messages` made of plain dicts and lists, with every `content` a string and null fields left out.
 
     A message is a mapping with a string `role` and, as `content`, a string, None, or a list of text parts
     (`{"type": "text", "text": ...}` or plain strings), which are joined by newlines. Other fields (`tool_calls`,
@@ -23,8 +23,11 @@ def normalize_messages(messages: Sequence[Mapping[str, object]]) -> list[dict[st
 
 def plain_data(value: object, where: str) -> object:
     """A deep copy of JSON-like data. Templates are untrusted code, so no other object may reach them."""
-    if value is None or isinstance(value, str | bool | int | float):
+    if value is None or type(value) in (str, bool, int, float):
         return value
+    for kind in (str, int, float):
+        if isinstance(value, kind):  # Subclasses (enumerations, numpy scalars) may carry methods: keep the plain value.
+            return kind.__str__(value) if kind is str else kind(value)
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -48,7 +51,8 @@ def _normalize(message: object, where: str) -> dict[str, object]:
         result["content"] = _content(result["content"], where)
     elif not result.get("tool_calls"):
         raise InvalidParamsError("has no content.", where=where)
-    return result
+    # Templates handle a missing field, but many print a null one as "None".
+    return {key: value for key, value in result.items() if value is not None}
 
 
 def _content(content: object, where: str) -> str | None:
