@@ -1,0 +1,48 @@
+"""Choosing a backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from slipstream.errors import ConfigError
+from slipstream.kernels.select import select_kernels
+
+pytestmark = pytest.mark.fast
+
+
+def test_reference_and_auto() -> None:
+    assert select_kernels("reference").name == "reference"
+    assert select_kernels("auto") is select_kernels("reference")
+
+
+@pytest.mark.parametrize("name", ["cpu", "triton"])
+def test_backends_that_are_not_built(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"the {name} backend is not part of this build"):
+        select_kernels(name)
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(ConfigError, match=r"unknown backend 'cuda'\. Choose one of: auto, reference"):
+        select_kernels("cuda")
+
+
+def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
+    with pytest.raises(ConfigError, match=r"pip install 'slipstream-llm\[torch\]'"):
+        select_kernels("auto")
+
+
+def test_the_table_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        select_kernels("reference").name = "x"  # type: ignore[misc]
+
+
+def test_models_and_layers_import_no_torch() -> None:
+    code = "import sys, slipstream.models.build, slipstream.kernels.select; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,26 @@
+"""A small config.json of every supported architecture, as its own models have it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_DENSE: dict[str, Any] = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "rope_theta": 10000.0,
+}
+
+TINY: dict[str, dict[str, Any]] = {
+    "LlamaForCausalLM": {**_DENSE, "attention_bias": False, "mlp_bias": False, "rope_scaling": None},
+    "MistralForCausalLM": {**_DENSE, "sliding_window": None},
+    "Qwen2ForCausalLM": {**_DENSE, "use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 2},
+    "Qwen3ForCausalLM": {**_DENSE, "attention_bias": False, "head_dim": 16, "use_sliding_window": False},
+}
