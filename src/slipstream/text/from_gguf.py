@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import repeat
+from operator import add
 
 import numpy as np
 import tokenizers
@@ -166,7 +168,8 @@ def _check_merges(merges: list[tuple[str, str]], ids: dict[str, int]) -> None:
     """Every merge joins two known tokens to a known token."""
     if not merges:
         raise TokenizerError("a BPE vocabulary needs merges.", where="tokenizer.ggml.merges")
-    if all(left in ids and right in ids and left + right in ids for left, right in merges):
+    lefts, rights = zip(*merges, strict=True)
+    if all(all(map(ids.__contains__, needed)) for needed in (lefts, rights, map(add, lefts, rights))):
         return
     for rank, (left, right) in enumerate(merges):
         missing = [token for token in (left, right, left + right) if token not in ids]
@@ -179,11 +182,10 @@ def _check_merges(merges: list[tuple[str, str]], ids: dict[str, int]) -> None:
 
 def _split_merges(merges: list[str]) -> list[tuple[str, str]]:
     """`"left right"` entries as pairs."""
-    pairs = [merge.split(" ") for merge in merges]
-    for rank, pair in enumerate(pairs):
-        if len(pair) != 2 or not all(pair):
-            raise TokenizerError(f"merge {rank} ({merges[rank]!r}) is not two tokens.", where="tokenizer.ggml.merges")
-    return [(left, right) for left, right in pairs]
+    for rank, merge in enumerate(merges):
+        if merge.count(" ") != 1:
+            raise TokenizerError(f"merge {rank} ({merge!r}) is not two tokens.", where="tokenizer.ggml.merges")
+    return [(left, right) for left, _, right in map(str.partition, merges, repeat(" "))]
 
 
 def _with_space_marks(vocab: GgufVocab) -> GgufVocab:
