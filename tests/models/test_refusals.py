@@ -154,9 +154,7 @@ def test_unsupported_gguf_options(changes: dict[str, Any], named: str) -> None:
 
 
 def test_broken_gguf_values() -> None:
-    with pytest.raises(ModelFormatError, match=r"llama\.attention\.head_count must be a positive integer, not \[4"):
-        ModelFormatError, match=r"llama\.attention\.head_count must be a positive integer, not \[4, 2\]"
-    ):
+    with pytest.raises(ModelFormatError, match=r"attention\.head_count must be a positive integer, not \[4, 2\]"):
         gguf({"llama.attention.head_count": [4, 2]})
     with pytest.raises(ModelFormatError, match="3 rope frequency factors for 4 pairs"):
         gguf(**{"rope_freqs.weight": [1, 1, 8]})
