@@ -170,7 +170,6 @@ def test_half_size_cache_holds_twice_the_sequences() -> None:
         ({"backend": "triton"}, r"\[model\] backend: triton is not available here \(available: reference\)"),
         ({"backends": ()}, r"\[model\] backend: auto is not available here \(available: none\)"),
         ({"dtype": "bfloat16"}, r"\[model\] dtype: backend reference computes in float32 only, got bfloat16"),
-        ({"kv_dtype": "float16"}, r"\[cache\] kv_dtype: backend reference computes in float32 only, got float16"),
         ({"max_model_len": 2049}, r"\[model\] max_model_len: is 2049, but the model was made for 2048 positions"),
         (
             {"enable_chunked_prefill": False, "max_prefill_chunk": 8},
@@ -198,3 +197,9 @@ def test_resolving_is_pure() -> None:
 def test_facts_must_be_positive() -> None:
     with pytest.raises(ValueError, match="head_dim must be at least 1, got 0"):
         dataclasses.replace(MODEL, head_dim=0)
+
+
+def test_the_kv_cache_may_have_its_own_type() -> None:
+    resolved = run(kv_dtype="float16")
+    assert (resolved.effective.dtype, resolved.effective.kv_dtype) == ("float32", "float16")
+    assert not decision(resolved, "kv_dtype").overruled

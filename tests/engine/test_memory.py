@@ -39,7 +39,7 @@ def test_free_memory_bounds_the_budget() -> None:
 def test_a_small_model_does_not_take_more_than_all_sequences_need() -> None:
     p = plan(max_num_seqs=3)
     assert (p.num_blocks, p.bound) == (3 * 1024 // 16, "sequences")
-    assert "all that max_num_seqs sequences can need" in p.formula()
+    assert "all that max_num_seqs sequences of max_model_len can need" in p.formula()
 
 
 def test_exact_fit_of_one_sequence() -> None:
@@ -127,3 +127,17 @@ def test_few_blocks_lower_a_derived_context_and_refuse_an_asked_one() -> None:
     assert p.max_model_len_why is not None
     with pytest.raises(InsufficientMemoryError, match="needs 64 KV blocks"):
         plan(num_blocks=32, max_model_len_asked=True)
+
+
+def test_a_pool_that_nobody_asked_for_takes_at_most_half() -> None:
+    p = plan(memory_utilization=0.9, memory_utilization_asked=False)
+    assert (p.num_blocks, p.bound, p.warnings) == (50 * MIB // 2048, "half", ())
+    assert "half of the memory" in p.formula()
+    asked = plan(memory_utilization=0.9)
+    assert (asked.bound, len(asked.warnings)) == ("memory", 1)
+
+
+def test_half_is_exceeded_rather_than_the_context_shortened() -> None:
+    one = 60 * MIB // 2048 * 16
+    p = plan(weights=0, workspace=0, max_model_len=one, memory_utilization_asked=False)
+    assert (p.max_model_len, p.num_blocks, len(p.warnings)) == (one, 60 * MIB // 2048, 1)

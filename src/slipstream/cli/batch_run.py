@@ -75,7 +75,7 @@ def _answer(
         bad_writer.write(identifier or str(number), {"line": number, "error": error})
         advance(1, 0)
 
-    def items() -> Iterator[tuple[str, SamplingParams]]:
+    def items() -> Iterator[tuple[list[int], SamplingParams]]:
         for line in read_batch(source, defaults):
             if isinstance(line, BadLine):
                 refuse(line.number, None, line.error)
@@ -107,11 +107,11 @@ def _answer(
         advance(1, sum(len(each.token_ids) for each in result.outputs))
 
 
-def _prompt(llm: LLM, line: BatchLine) -> str:
+def _prompt(llm: LLM, line: BatchLine) -> list[int]:
     if line.prompt is not None:
-        return line.prompt
+        return llm.tokenizer.encode(line.prompt)
     assert line.messages is not None
-    return llm.chat_prompt(line.messages, tools=line.tools)
+    return llm.encode_chat(line.messages, tools=line.tools)
 
 
 def _count_lines(source: Path) -> int:

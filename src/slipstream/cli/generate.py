@@ -71,11 +71,11 @@ def generate(
         raise UsageError("--system needs --chat.")
     checked = SamplingParams.from_mapping(params)
     with load_llm(model, settings, quiet=quiet) as llm:
-        full = _chat_prompt(llm, text, system) if chat else text
+        tokens = _chat_prompt(llm, text, system) if chat else llm.tokenizer.encode(text)
         if json_:
-            _print_json(llm, model, full, checked)
+            _print_json(llm, model, text, tokens, checked)
         else:
-            _stream(llm, full, checked, quiet=quiet)
+            _stream(llm, tokens, checked, quiet=quiet)
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
@@ -98,14 +98,14 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     return text
 
 
-def _chat_prompt(llm: LLM, text: str, system: str | None) -> str:
+def _chat_prompt(llm: LLM, text: str, system: str | None) -> list[int]:
     messages = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
-    return llm.chat_prompt(messages)
+    return llm.encode_chat(messages)
 
 
-def _stream(llm: LLM, prompt: str, params: SamplingParams, *, quiet: bool) -> None:
+def _stream(llm: LLM, prompt: list[int], params: SamplingParams, *, quiet: bool) -> None:
     stats = error = None
     for delta in llm.stream(prompt, params):
         sys.stdout.write(delta.text)
@@ -119,8 +119,8 @@ def _stream(llm: LLM, prompt: str, params: SamplingParams, *, quiet: bool) -> No
         note(speed_line(stats))
 
 
-def _print_json(llm: LLM, model: str, prompt: str, params: SamplingParams) -> None:
-    [output] = llm.generate([prompt], params)
+def _print_json(llm: LLM, model: str, prompt: str, tokens: list[int], params: SamplingParams) -> None:
+    [output] = llm.generate([tokens], params)
     _raise_on_error(output)
     result = {
         "model": model,

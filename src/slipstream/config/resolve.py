@@ -153,14 +153,13 @@ def _backend(asked: str, available: tuple[str, ...]) -> str:
 
 
 def _dtype(name: str, asked: str, backend: str) -> tuple[str, str]:
-    """Every backend that exists computes in float32; `reference` does nothing else."""
+    """`reference` computes in float32 and keeps K and V in any type; "auto" keeps them as they are computed."""
     if asked == "auto":
         return "float32", f"what backend {backend} computes in"
-    if backend == "reference" and asked != "float32":
-        section = "cache" if name == "kv_dtype" else "model"
+    if backend == "reference" and name == "dtype" and asked != "float32":
         raise ConfigError(
             f"backend reference computes in float32 only, got {asked}.",
-            where=f"[{section}] {name}",
+            where="[model] dtype",
             fix='Leave it at "auto".',
         )
     return asked, "as set"

@@ -8,8 +8,11 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from slipstream.config.types import EngineOptions
 from slipstream.engine.core import EngineCore
+from slipstream.engine.loading import load_engine
 from slipstream.engine.outputs import OutputDelta
 from slipstream.engine.protocol import EngineStats, GenerationRequest
 from slipstream.errors import EngineError, SlipstreamError
@@ -59,6 +62,11 @@ class AsyncEngine:
         self._door = threading.Lock()  # nothing enters the inbox after the engine thread has emptied it for good
         self._thread = threading.Thread(target=self._run, name="slipstream-engine", daemon=True)
         self._thread.start()
+
+    @classmethod
+    def from_options(cls, options: EngineOptions, *, cache_dir: Path | None = None) -> AsyncEngine:
+        """Load the model that `options` name; blocks until it is ready. Raises as `load_engine` does."""
+        return cls(load_engine(options, cache_dir=cache_dir).core)
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[OutputDelta]:
         """Raises RequestError before any work, EngineError when the engine is closed or has failed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import count
@@ -94,12 +94,14 @@ class LLM:
         conversations: list[Any] = [messages] if single else list(messages)
         extra = dict(chat_template_kwargs or {})
         prompts = [
-            self.chat_prompt(each, tools=tools, add_generation_prompt=add_generation_prompt, **extra)
+            self.encode_chat(each, tools=tools, add_generation_prompt=add_generation_prompt, **extra)
             for each in conversations
         ]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[OutputDelta]:
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Generator[OutputDelta, None, None]:
         """Complete one prompt, yielding what each step adds. Leaving the iterator early ends the request."""
         request = self._request(prompt, sampling_params or SamplingParams(), 0)
         self._core.check(request)
@@ -149,16 +151,24 @@ class LLM:
                 self._core.abort(request_id)
                 self._mailbox.pop(request_id, None)
 
-    def chat_prompt(
+    def encode_chat(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         **extra: Any,
-    ) -> str:
-        """The text that the model's chat template makes of the messages."""
-        return self._template.render(messages, tools=tools, add_generation_prompt=add_generation_prompt, **extra)
+    ) -> list[int]:
+        """Token ids of what the model's chat template makes of the messages, with exactly one BOS where one belongs.
+
+        `extra` are further names that the template knows. Raises ChatTemplateError and InvalidParamsError.
+        """
+        text = self._template.render(messages, tools=tools, add_generation_prompt=add_generation_prompt, **extra)
+        return self.tokenizer.encode_chat(text)
+
+    def require_chat_template(self) -> None:
+        """Raises ChatTemplateError if the model has no usable chat template."""
+        self._template  # noqa: B018  compiled on first use, and kept
 
     # ---- what is in force ----
 
@@ -226,7 +236,7 @@ class LLM:
                 advance(int(output.finished), len(delta.token_ids))
         return list(outputs.values())
 
-    def _deltas(self, requests: Sequence[GenerationRequest]) -> Iterator[OutputDelta]:
+    def _deltas(self, requests: Sequence[GenerationRequest]) -> Generator[OutputDelta, None, None]:
         """Run the requests, stepping the core; what it gives other open streams waits for them in the mailbox."""
         core, own = self._core, {request.request_id for request in requests}
         waiting = deque(requests)

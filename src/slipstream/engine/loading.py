@@ -8,12 +8,13 @@ from pathlib import Path
 
 from slipstream.config.decision import Decision
 from slipstream.config.resolve import EffectiveOptions, ModelFacts, Resolved, resolve
-from slipstream.config.types import EngineOptions
+from slipstream.config.types import CacheOptions, EngineOptions
 from slipstream.engine.core import EngineCore
 from slipstream.engine.memory import MemoryPlan, plan_memory
 from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
 from slipstream.engine.runner import ModelRunner
-from slipstream.engine.scheduler import Scheduler, SchedulerSettings
+from slipstream.engine.scheduler import Scheduler
+from slipstream.engine.settings import SchedulerSettings
 from slipstream.errors import TokenizerError
 from slipstream.hub.store import resolve_model
 from slipstream.hw.info import HardwareInfo, read_hardware
@@ -56,11 +57,12 @@ class LoadedEngine:
     tokenizer: Tokenizer
 
 
-def plan_engine(options: EngineOptions, *, cache_dir: Path | None = None) -> EnginePlan:
-    """Raises ModelError, ConfigError or InsufficientMemoryError; allocates nothing."""
+def inspect_model(options: EngineOptions, *, cache_dir: Path | None = None) -> tuple[EnginePlan, Tokenizer]:
+    """What `load_engine` would do, without reading a weight. Raises the same errors."""
     checkpoint = open_checkpoint(resolve_model(options.model.model, cache_dir))
     try:
-        return _plan(options, checkpoint, read_hardware())
+        plan = _plan(options, checkpoint, read_hardware())
+        return plan, _tokenizer(checkpoint, plan)
     finally:
         checkpoint.close()
 
@@ -120,6 +122,7 @@ def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo
         memory_utilization=effective.memory_utilization,
         max_model_len_asked=options.model.max_model_len is not None,
         num_blocks=effective.num_blocks,
+        memory_utilization_asked=options.cache.memory_utilization != CacheOptions().memory_utilization,
     )
     effective, decisions = _with_memory(resolved, memory)
     return EnginePlan(checkpoint.path, family.name, config, summary, effective, decisions, memory, hardware)
@@ -184,6 +187,3 @@ def _scheduler(options: EffectiveOptions, num_blocks: int) -> Scheduler:
     policy = PriorityOrder() if options.policy == "priority" else FirstComeFirstServed()
     kv = KVManager(num_blocks, options.block_size, options.enable_prefix_caching)
     return Scheduler(settings, kv, policy=policy)
-
-
-__all__ = ["EnginePlan", "LoadedEngine", "load_engine", "plan_engine"]

@@ -8,7 +8,11 @@ from typing import Literal
 from slipstream.errors import ConfigError, InsufficientMemoryError
 from slipstream.kv.spec import KVSpec
 
+DERIVED_SHARE = 0.5  # of the total, for a pool whose size nobody asked for: a larger one starves other programs
 MIN_DERIVED_MODEL_LEN = 256  # tokens; a context lowered below this helps nobody
+
+
+Bound = Literal["memory", "half", "sequences", "asked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class MemoryPlan:
     num_blocks: int
     max_model_len: int
     max_model_len_wanted: int
-    bound: Literal["memory", "sequences", "asked"]  # what decides num_blocks
+    bound: Bound  # what decides num_blocks
     warnings: tuple[str, ...] = ()
 
     @property
@@ -40,6 +44,8 @@ class MemoryPlan:
     def num_blocks_why(self) -> str:
         if self.bound == "asked":
             return "as set"
+        if self.bound == "half":
+            return "half of the memory, the most that is taken unless num_blocks or memory_utilization is set"
         if self.bound == "sequences":
             return "all that max_num_seqs sequences of max_model_len can need"
         return f"what memory holds beside {gib(self.weights)} of weights, {self.headroom:.1%} head-room kept"
@@ -60,7 +66,7 @@ class MemoryPlan:
         budget = f"{self.memory_utilization:.2f} x {gib(self.total)} total"
         if self.free is not None:
             budget = f"min({budget}, {gib(self.free)} free)"
-        cap = {"memory": "", "sequences": ", all that max_num_seqs sequences can need", "asked": ", as set"}[self.bound]
+        reason = "" if self.bound == "memory" else f": {self.num_blocks_why}"
         return "\n".join(
             (
                 f"KV per token = 2 (K, V) x {s.num_layers} layers x {s.num_kv_heads} KV heads x {s.head_dim} values"
@@ -68,7 +74,7 @@ class MemoryPlan:
                 f"KV budget = ({budget} - {gib(self.weights)} weights - {gib(self.workspace)} workspace)"
                 f" x {1 - self.headroom:.3f} (head-room)",
                 f"KV cache = {self.num_blocks} blocks x {s.block_size} tokens = {self.num_tokens} tokens"
-                f" = {gib(self.kv_bytes)}{cap}",
+                f" = {gib(self.kv_bytes)}{reason}",
                 f"Sequences of {self.max_model_len} tokens that fit at once:"
                 f" {self.num_blocks // s.blocks_for(self.max_model_len)}",
             )
@@ -88,13 +94,15 @@ def plan_memory(
     headroom: float = 0.125,
     max_model_len_asked: bool = False,
     num_blocks: int | None = None,
+    memory_utilization_asked: bool = True,
 ) -> MemoryPlan:
     """Divide memory. Pure: sizes in bytes go in, a plan comes out.
 
     total, free: of the device that holds the KV cache (`free` before the weights are loaded). workspace: the
     largest activations and scratch of one step. `max_model_len` counts as wish if derived from the model and is
     then lowered to what fits (see `MemoryPlan.max_model_len_why`); if asked for, it fits or this raises.
-    num_blocks: the blocks asked for; None: as many as fit and can be used.
+    num_blocks: the blocks asked for; None: as many as fit and can be used, but with a memory_utilization that nobody
+    asked for no more than half of the total.
 
     Raises InsufficientMemoryError with all the numbers, and ConfigError for a share outside its range.
     """
@@ -116,8 +124,15 @@ def plan_memory(
         effective_len = fitting * spec.block_size
         if effective_len < shortest:
             raise _insufficient(spec, budget, total, free, weights, workspace, headroom, shortest, fitting)
-    cap = spec.blocks_for(effective_len) * max_num_seqs
-    used = min(fitting, cap) if num_blocks is None else num_blocks
+    used = fitting
+    bound: Bound = "memory" if num_blocks is None else "asked"
+    if num_blocks is None:
+        half = int(total * DERIVED_SHARE) // spec.bytes_per_block
+        enough = spec.blocks_for(effective_len)
+        if not memory_utilization_asked and max(half, enough) < used:
+            used, bound = max(half, enough), "half"
+        if enough * max_num_seqs < used:
+            used, bound = enough * max_num_seqs, "sequences"
     return MemoryPlan(
         spec=spec,
         total=total,
@@ -129,7 +144,7 @@ def plan_memory(
         num_blocks=used,
         max_model_len=effective_len,
         max_model_len_wanted=max_model_len,
-        bound="asked" if num_blocks is not None else "sequences" if fitting > cap else "memory",
+        bound=bound,
         warnings=_warnings(used * spec.bytes_per_block, total),
     )
 

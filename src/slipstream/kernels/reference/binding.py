@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from slipstream.kernels.reference.tile import COLUMNS, pad_rows
 from slipstream.kernels.specs import RopeTable
-from slipstream.kv.spec import KVSpec
+from slipstream.kv.spec import KV_DTYPE_BYTES, KVSpec
 
 _KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _DIMENSIONS = {"linear": 2, "embedding": 2, "vector": 1}
@@ -55,8 +56,13 @@ def bind_rope(table: RopeTable) -> BoundRope:
 
 def new_kv(spec: KVSpec, num_blocks: int) -> Sequence[KVLayer]:
     shape = (num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
-    dtype = _KV_DTYPES[spec.dtype]
-    return [KVLayer(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)) for _ in range(spec.num_layers)]
+    return [KVLayer(_zeros(shape, spec.dtype), _zeros(shape, spec.dtype)) for _ in range(spec.num_layers)]
+
+
+def _zeros(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+    """Zeros that take no memory before they are written to; torch.zeros would touch every page of the pool."""
+    nbytes = math.prod(shape) * KV_DTYPE_BYTES[dtype]
+    return torch.from_numpy(np.zeros(nbytes, np.uint8)).view(_KV_DTYPES[dtype]).reshape(shape)
 
 
 def to_numpy(x: torch.Tensor) -> NDArray[np.float32]:
