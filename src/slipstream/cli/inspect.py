@@ -46,6 +46,7 @@ def inspect(
 
 def _model_report(plan: EnginePlan, tokenizer: Tokenizer) -> dict[str, Any]:
     config, summary, spec = plan.config, plan.summary, plan.memory.spec
+    length = plan.options.max_model_len
     windows = {window for window in config.windows if window is not None}
     architecture: dict[str, Any] = {
         "family": plan.family,
@@ -84,10 +85,7 @@ def _model_report(plan: EnginePlan, tokenizer: Tokenizer) -> dict[str, Any]:
         "memory": {
             "weights as loaded": plan.memory.weights,
             "KV per token": spec.bytes_per_token,
-            **{
-                f"KV of {count} x {length} tokens": count * length * spec.bytes_per_token
-                for count, length in _uses(plan)
-            },
+            **{f"KV of {count} x {length} tokens": count * length * spec.bytes_per_token for count in _SEQUENCES},
             "plan": plan.memory.formula().splitlines(),
             "warnings": list(plan.memory.warnings),
         },
