@@ -68,14 +68,12 @@ def _answer(
     counts: dict[str, int],
     advance: Callable[[int, int], None],
 ) -> None:
-    lines: dict[int, BatchLine] = {}  # by index of the item, until it is finished
-
     def refuse(number: int, identifier: str | None, error: str) -> None:
         counts["bad"] += 1
         bad_writer.write(identifier or str(number), {"line": number, "error": error})
         advance(1, 0)
 
-    def items() -> Iterator[tuple[list[int], SamplingParams]]:
+    def items() -> Iterator[tuple[BatchLine, list[int], SamplingParams]]:
         for line in read_batch(source, defaults):
             if isinstance(line, BadLine):
                 refuse(line.number, None, line.error)
@@ -87,14 +85,10 @@ def _answer(
                     prompt = _prompt(llm, line)
                 except SlipstreamError as error:
                     refuse(line.number, line.id, str(error))
-                    continue
-                lines[len(taken)] = line
-                taken.append(None)
-                yield prompt, line.params
+                else:
+                    yield line, prompt, line.params
 
-    taken: list[None] = []
-    for index, result in llm.generate_as_completed(items()):
-        line = lines.pop(index)
+    for line, result in llm.generate_as_completed(items()):
         if isinstance(result, RequestError):
             refuse(line.number, line.id, str(result))
             continue

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from slipstream.config.decision import Decision
 from slipstream.config.types import EngineOptions
@@ -23,6 +23,7 @@ from slipstream.sampling.params import SamplingParams
 from slipstream.text.chat_template import ChatTemplate
 from slipstream.text.tokenizer import Tokenizer
 
+Key = TypeVar("Key")
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 ParamsArgument = SamplingParams | Sequence[SamplingParams] | None
@@ -108,44 +109,44 @@ class LLM:
         return self._deltas([request])
 
     def generate_as_completed(
-        self, items: Iterable[tuple[Prompt, SamplingParams]], *, max_open: int | None = None
-    ) -> Iterator[tuple[int, RequestOutput | RequestError]]:
-        """Complete any number of prompts without holding them all: (index of the item, its result) as they finish.
+        self, items: Iterable[tuple[Key, Prompt, SamplingParams]], *, max_open: int | None = None
+    ) -> Iterator[tuple[Key, RequestOutput | RequestError]]:
+        """Complete any number of prompts without holding them all: (the item's key, its result) as they finish.
 
         At most `max_open` items (default: twice max_num_seqs) are unfinished at any time. An
         item that is invalid gives its RequestError and does not disturb the others.
         """
         limit = max_open or 2 * self.plan.options.max_num_seqs
-        numbered = enumerate(items)
-        open_outputs: dict[str, tuple[int, RequestOutput]] = {}
+        source = iter(items)
+        open_outputs: dict[str, tuple[Key, RequestOutput]] = {}
         exhausted = False
         try:
             while not exhausted or open_outputs:
                 while not exhausted and len(open_outputs) < limit:
-                    taken = next(numbered, None)
+                    taken = next(source, None)
                     exhausted = taken is None
                     if taken is not None:
-                        index, (prompt, params) = taken
+                        key, prompt, params = taken
                         try:
                             request = self._request(prompt, params, 0)
                             self._core.check(request)
                             while not self._try_add(request):
                                 self._step()
                         except RequestError as error:
-                            yield index, error
+                            yield key, error
                             continue
                         output = RequestOutput.empty(
                             request.request_id, request.prompt, request.prompt_token_ids, params.n
                         )
-                        open_outputs[request.request_id] = index, output
+                        open_outputs[request.request_id] = key, output
                 self._step()
                 for request_id in open_outputs.keys() & self._mailbox.keys():
-                    index, output = open_outputs[request_id]
+                    key, output = open_outputs[request_id]
                     for delta in self._mailbox.pop(request_id):
                         output.add(delta)
                     if output.finished:
                         del open_outputs[request_id]
-                        yield index, output
+                        yield key, output
         finally:
             for request_id in open_outputs:
                 self._core.abort(request_id)
