@@ -9,6 +9,7 @@ import pytest
 from slipstream.config.env import read_environment
 from slipstream.errors import ModelNotFoundError
 from slipstream.hub.store import resolve_model
+from tests.tiny_folder import write_tiny_folder
 
 
 def _pulled(model: str) -> Path:
@@ -28,3 +29,9 @@ def smollm2_path() -> Path:
 def gemma3_path() -> Path:
     """Gemma 3 270M, in Q4_K, Q5_0, Q6_K and Q8_0."""
     return _pulled("gemma3-270m")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Llama model with tokenizer and chat template; do not write into it."""
+    return write_tiny_folder(tmp_path_factory.mktemp("tiny"))

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from slipstream.cli.main import main
+from slipstream.features import FEATURES, pairs
+
+
+def test_inspect_shows_sizes_memory_and_decisions(tiny_folder, capsys):
+    assert main(["inspect", str(tiny_folder), "--json", "--kv-dtype", "float16"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["architecture"]["layers"] == 2
+    assert report["architecture"]["heads"] == "4 query, 2 KV, 8 values each"
+    assert report["memory"]["KV per token"] == 2 * 2 * 2 * 8 * 2
+    assert report["file"]["size"] == report["architecture"]["parameters"] * 4
+    assert report["tokenizer"]["chat template"] == "yes"
+    assert report["settings in force"]["kv_dtype"] == "float16  (as set)"
+
+
+def test_inspect_is_readable_too(tiny_folder, capsys):
+    assert main(["inspect", str(tiny_folder)]) == 0
+    out = capsys.readouterr().out
+    assert "Llama" in out
+    assert "KV per token = 2 (K, V) x 2 layers x 2 KV heads x 8 values in float32 = 256 bytes" in out
+
+
+def test_inspect_hardware(capsys):
+    assert main(["inspect", "--hardware", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["processor"]["threads used"] >= 1
+    assert report["memory"]["total"] >= report["memory"]["available"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [([], 2, "which model?"), (["x", "--hardware"], 2, "takes no MODEL"), (["no-such-model"], 3, "no-such-model")],
+)
+def test_inspect_bad_input(capsys, arguments, code, message):
+    assert main(["inspect", *arguments]) == code
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.fast
+def test_features_prints_every_pair(capsys):
+    assert main(["features", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert len(shown["pairs"]) == len(FEATURES) * (len(FEATURES) - 1) // 2 == len(list(pairs()))
+    assert main(["features"]) == 0
+    out = capsys.readouterr().out
+    for info in FEATURES:
+        assert info.feature in out
+    for pair in pairs():
+        assert pair.note in out
