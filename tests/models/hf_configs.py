@@ -21,6 +21,19 @@ _DENSE: dict[str, Any] = {
 TINY: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {**_DENSE, "attention_bias": False, "mlp_bias": False, "rope_scaling": None},
     "MistralForCausalLM": {**_DENSE, "sliding_window": None},
+    "MixtralForCausalLM": {**_DENSE, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
     "Qwen2ForCausalLM": {**_DENSE, "use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 2},
     "Qwen3ForCausalLM": {**_DENSE, "attention_bias": False, "head_dim": 16, "use_sliding_window": False},
+    "Qwen3MoeForCausalLM": {
+        **_DENSE,
+        "attention_bias": False,
+        "head_dim": 16,
+        "use_sliding_window": False,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [0],
+    },
 }

@@ -59,6 +59,8 @@ GGUF = {
     "tokenizer.ggml.tokens": ["a", "b", "c"],
 }
 
+EXPERTS = {"llama.expert_count": 4, "llama.expert_used_count": 2}
+
 
 def gguf(changes: Mapping[str, Any] | None = None, **tensors: Any) -> ModelConfig:
     checkpoint = Metadata({**GGUF, **(changes or {})}, "gguf", **tensors)
@@ -75,6 +77,7 @@ def gguf(changes: Mapping[str, Any] | None = None, **tensors: Any) -> ModelConfi
         ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "longrope"}}, "rope_type = 'longrope'"),
         ("LlamaForCausalLM", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config = .*gptq"),
         ("Qwen3ForCausalLM", {"attention_bias": True}, "attention_bias = True"),
+        ("Qwen3MoeForCausalLM", {"attention_bias": True}, "attention_bias = True"),
         ("Qwen2ForCausalLM", {"use_sliding_window": True, "layer_types": ["chunked_attention"] * 2}, "layer_types = "),
     ],
 )
@@ -139,7 +142,10 @@ def test_gguf_metadata() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"llama.expert_count": 8}, "llama.expert_count = 8"),
+        ({**EXPERTS, "llama.expert_shared_count": 1}, "llama.expert_shared_count = 1"),
+        ({**EXPERTS, "llama.expert_gating_func": 2}, "llama.expert_gating_func = 2"),
+        ({**EXPERTS, "llama.expert_weights_scale": 2.5}, "llama.expert_weights_scale = 2.5"),
+        ({**EXPERTS, "llama.expert_weights_norm": False}, "llama.expert_weights_norm = False"),
         ({"llama.rope.scaling.type": "longrope"}, "llama.rope.scaling.type = 'longrope'"),
         ({"llama.attention.value_length": 4}, "llama.attention.value_length = 4"),
         (
@@ -153,7 +159,29 @@ def test_unsupported_gguf_options(changes: dict[str, Any], named: str) -> None:
         gguf(changes)
 
 
+def test_experts_in_separate_tensors_are_refused() -> None:
+    tensors: dict[str, Any] = {"blk.0.ffn_gate.0.weight": None}
+    with pytest.raises(UnsupportedModelError, match=r"one by one \(blk\.0\.ffn_gate\.0\.weight\).*ffn_gate_exps"):
+        gguf(EXPERTS, **tensors)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mlp_only_layers": [0, -1]}, "mlp_only_layers must be a list of integers from 0 on"),
+        ({"mlp_only_layers": 1}, "mlp_only_layers must be a list of integers from 0 on, not 1"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step must be a positive integer, not 0"),
+        ({"num_experts_per_tok": 5}, "5 experts per token out of 4"),
+    ],
+)
+def test_broken_expert_values(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelFormatError, match=message):
+        hf("Qwen3MoeForCausalLM", **changes)
+
+
 def test_broken_gguf_values() -> None:
+    with pytest.raises(ModelFormatError, match=r"llama\.expert_used_count is missing"):
+        gguf({"llama.expert_count": 8})
     with pytest.raises(ModelFormatError, match=r"attention\.head_count must be a positive integer, not \[4, 2\]"):
         gguf({"llama.attention.head_count": [4, 2]})
     with pytest.raises(ModelFormatError, match="3 rope frequency factors for 4 pairs"):

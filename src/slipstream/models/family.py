@@ -40,6 +40,7 @@ class Family:
         slots: every tensor of the model, tied ones once.
         ignorable: whether a file tensor of this name may be left unread.
         build: (config, kernels, weights, shard, max_position) -> the model, for positions below max_position.
+        gguf_experts: whether it reads the GGUF files with experts, where a value is shared; None: all files.
     """
 
     name: str
@@ -50,3 +51,4 @@ class Family:
     slots: Callable[[ModelConfig], tuple[TensorSlot, ...]]
     ignorable: Callable[[str], bool]
     build: Callable[[ModelConfig, Kernels, Weights, Shard, int], Model]
+    gguf_experts: bool | None = None

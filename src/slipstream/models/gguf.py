@@ -42,6 +42,11 @@ def tied(checkpoint: Checkpoint) -> bool:
     return "output.weight" not in checkpoint.tensors
 
 
+def has_experts(checkpoint: Checkpoint) -> bool:
+    config = reader(checkpoint)
+    return config.has("expert_count") and config.values[config.prefix + "expert_count"] != 0
+
+
 def rope(checkpoint: Checkpoint, config: Reader, *, theta: float = 10000.0, interleaved: bool = False) -> RopeConfig:
     """The model's (global) rotation; Llama 3 files carry their frequency factors as a tensor."""
     rotary_dim = config.integer("rope.dimension_count", head_dim(config))

@@ -44,7 +44,7 @@ def _from_hf(config: Reader) -> ModelConfig:
 
 def _from_gguf(checkpoint: Checkpoint) -> ModelConfig:
     config = gguf.reader(checkpoint)
-    for key in ("expert_count", "attention.clamp_kqv", "logit_scale", "embedding_scale", "residual_scale"):
+    for key in ("attention.clamp_kqv", "logit_scale", "embedding_scale", "residual_scale"):
         config.require(key, 0)
     num_layers, num_heads = config.integer("block_count"), config.integer("attention.head_count")
     window = config.integer("attention.sliding_window") if config.has("attention.sliding_window") else None
@@ -74,6 +74,7 @@ FAMILY = Family(
     name="Llama",
     hf_architectures=("LlamaForCausalLM", "MistralForCausalLM"),
     gguf_architectures=("llama",),
+    gguf_experts=False,
     from_hf=_from_hf,
     from_gguf=_from_gguf,
     slots=_slots,

@@ -57,6 +57,15 @@ class Reader:
             raise self._wrong(key, value, "a list of strings")
         return tuple(value)
 
+    def indices(self, key: str) -> tuple[int, ...]:
+        """A list of integers from 0 on; empty when absent."""
+        value = self.values.get(self.prefix + key)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple) or not all(type(item) is int and item >= 0 for item in value):
+            raise self._wrong(key, value, "a list of integers from 0 on")
+        return tuple(value)
+
     def section(self, key: str) -> Reader:
         """The mapping at `key`, itself readable; empty when absent."""
         value = self.values.get(self.prefix + key)

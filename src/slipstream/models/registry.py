@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from slipstream.errors import UnsupportedModelError
-from slipstream.models import llama, qwen2, qwen3
+from slipstream.models import gguf, llama, mixtral, qwen2, qwen3, qwen3_moe
 from slipstream.models.config import ModelConfig
 from slipstream.models.family import Family
 from slipstream.models.reader import Reader
 from slipstream.weights.checkpoint import Checkpoint
 
-FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen2.FAMILY, qwen3.FAMILY)
+FAMILIES: tuple[Family, ...] = (llama.FAMILY, mixtral.FAMILY, qwen2.FAMILY, qwen3.FAMILY, qwen3_moe.FAMILY)
 
 
 def find_family(checkpoint: Checkpoint) -> Family:
@@ -20,7 +20,9 @@ def find_family(checkpoint: Checkpoint) -> Family:
     metadata = Reader(checkpoint.metadata, str(checkpoint.path))
     if checkpoint.format == "gguf":
         architecture = metadata.text("general.architecture")
-        known = {name: family for family in FAMILIES for name in family.gguf_architectures}
+        experts = gguf.has_experts(checkpoint)
+        readers = [family for family in FAMILIES if family.gguf_experts in (None, experts)]
+        known = {name: family for family in readers for name in family.gguf_architectures}
     else:
         architecture = (*metadata.texts("architectures"), "")[0]
         known = {name: family for family in FAMILIES for name in family.hf_architectures}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from slipstream.models.config import ModelConfig
 from slipstream.weights.slots import TensorSlot
 
@@ -73,14 +75,19 @@ def mlp_slots(config: ModelConfig, layer: int) -> list[TensorSlot]:
     ]
 
 
-def pre_norm_slots(config: ModelConfig, *, interleaved_rows: bool = False) -> tuple[TensorSlot, ...]:
-    """Everything of a dense pre-norm model."""
+def pre_norm_slots(
+    config: ModelConfig,
+    *,
+    interleaved_rows: bool = False,
+    feed_forward: Callable[[ModelConfig, int], list[TensorSlot]] = mlp_slots,
+) -> tuple[TensorSlot, ...]:
+    """Everything of a pre-norm model; `feed_forward(config, layer)` gives that part of a layer, by default dense."""
     slots = frame_slots(config)
     for layer in range(config.num_layers):
         slots.append(norm_slot(config, layer, "input_layernorm", "attn_norm"))
         slots += attention_slots(config, layer, interleaved_rows=interleaved_rows)
         slots.append(norm_slot(config, layer, "post_attention_layernorm", "ffn_norm"))
-        slots += mlp_slots(config, layer)
+        slots += feed_forward(config, layer)
     return tuple(slots)
 
 
