@@ -93,16 +93,27 @@ class InvalidParamsError(RequestError):
 
 
 class ContextLengthError(RequestError):
-    """The prompt (plus at least one output token) does not fit; carries both numbers."""
+    """The prompt does not fit, with one output token or with the `num_output_tokens` asked for; carries the numbers."""
 
-    def __init__(self, num_prompt_tokens: int, max_model_len: int, *, where: str | None = None) -> None:
+    def __init__(
+        self,
+        num_prompt_tokens: int,
+        max_model_len: int,
+        *,
+        num_output_tokens: int | None = None,
+        where: str | None = None,
+    ) -> None:
         self.num_prompt_tokens = num_prompt_tokens
+        self.num_output_tokens = num_output_tokens
         self.max_model_len = max_model_len
+        asked, together, lower = "", "prompt and at least one output token together", ""
+        if num_output_tokens is not None:
+            asked, together = f" and max_tokens asks for {num_output_tokens}", "prompt and output together"
+            lower = " lower max_tokens,"
         super().__init__(
-            f"the prompt has {num_prompt_tokens} tokens, but the context holds {max_model_len} "
-            "(prompt and at least one output token together).",
+            f"the prompt has {num_prompt_tokens} tokens{asked}, but the context holds {max_model_len} ({together}).",
             where=where,
-            fix="Shorten the prompt or raise max_model_len if the model allows it.",
+            fix=f"Shorten the prompt,{lower} or raise max_model_len if the model allows it.",
         )
 
 

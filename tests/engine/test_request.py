@@ -18,17 +18,27 @@ def request(prompt: tuple[int, ...] = (5, 6, 7), *, max_model_len: int = 20, **p
     )
 
 
-def test_max_tokens_ends_with_the_context() -> None:
+def test_without_max_tokens_the_answer_may_reach_the_contexts_end() -> None:
     assert request().max_tokens == 17
-    assert request(max_tokens=5).max_tokens == 5
-    assert request(max_tokens=50).max_tokens == 17
     assert request(max_model_len=4).max_tokens == 1
+
+
+def test_max_tokens_beyond_the_context_is_refused_with_all_numbers() -> None:
+    assert request(max_tokens=5).max_tokens == 5
+    assert request(max_tokens=17).max_tokens == 17
+    with pytest.raises(
+        ContextLengthError, match="prompt has 3 tokens and max_tokens asks for 18, but the context holds 20"
+    ) as caught:
+        request(max_tokens=18)
+    error = caught.value
+    assert (error.num_prompt_tokens, error.num_output_tokens, error.max_model_len) == (3, 18, 20)
 
 
 def test_a_prompt_that_fills_the_context_is_refused_with_both_numbers() -> None:
     with pytest.raises(ContextLengthError, match="prompt has 3 tokens, but the context holds 3") as caught:
         request(max_model_len=3)
-    assert (caught.value.num_prompt_tokens, caught.value.max_model_len) == (3, 3)
+    error = caught.value
+    assert (error.num_prompt_tokens, error.num_output_tokens, error.max_model_len) == (3, None, 3)
 
 
 def test_bad_prompts() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.cli.batch_io import BadLine, BatchLine, BatchWriter, read_batch
+from slipstream.cli.length import with_default_length
 from slipstream.cli.load import load_llm
 from slipstream.cli.render import note, output_json
 from slipstream.engine.llm import LLM
@@ -86,7 +87,7 @@ def _answer(
                 except SlipstreamError as error:
                     refuse(line.number, line.id, str(error))
                 else:
-                    yield line, prompt, line.params
+                    yield line, prompt, with_default_length(line.params, len(prompt), llm.plan.options.max_model_len)
 
     for line, result in llm.generate_as_completed(items()):
         if isinstance(result, RequestError):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from slipstream.cli.batch_run import run_batch
+from slipstream.cli.length import length_note, with_default_length
 from slipstream.cli.load import load_llm
 from slipstream.cli.options import engine_options, sampling_options
 from slipstream.cli.render import note, output_json, speed_line
@@ -19,7 +20,7 @@ from slipstream.engine.outputs import RequestOutput
 from slipstream.errors import EngineError, InvalidParamsError, UsageError
 from slipstream.sampling.params import SamplingParams
 
-DEFAULTS: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 256}
+DEFAULTS: Mapping[str, Any] = {"temperature": 0.0}
 
 
 @engine_options
@@ -52,7 +53,7 @@ def generate(
     """Continue a prompt as it is, or answer it through the chat template with --chat.
 
     The text streams to standard output; one line with TTFT, TPOT, tokens/s and peak memory follows on standard
-    error. Without sampling options the output is greedy and at most 256 tokens long.
+    error. Without sampling options the output is greedy and at most 256 tokens long, fewer where the context ends.
     """
     params = {**DEFAULTS, "n": n, **sampling}
     if logprobs is not None:
@@ -72,6 +73,11 @@ def generate(
     checked = SamplingParams.from_mapping(params)
     with load_llm(model, settings, quiet=quiet) as llm:
         tokens = _chat_prompt(llm, text, system) if chat else llm.tokenizer.encode(text)
+        context = llm.plan.options.max_model_len
+        checked = with_default_length(checked, len(tokens), context)
+        cut = length_note(checked, len(tokens), context)
+        if cut is not None and not quiet:
+            note(cut)
         if json_:
             _print_json(llm, model, text, tokens, checked)
         else:

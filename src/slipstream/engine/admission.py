@@ -36,6 +36,16 @@ def refuse_impossible(request: Request, kv: KVManager, max_num_batched_tokens: i
         )
 
 
+def refuse_too_many(request: Request, n: int, max_queued: int | None) -> None:
+    """Raise RequestTooLargeError if the n completions of `request` could never wait together."""
+    if max_queued is not None and n > max_queued:
+        raise RequestTooLargeError(
+            f"n = {n} completions have to wait together, but max_queued = {max_queued} may wait at all.",
+            where=f"request {request.id}",
+            fix="Lower n or raise max_queued.",
+        )
+
+
 def watermark_blocks(num_blocks: int, share: float) -> int:
     """Blocks that admission leaves free for the growth of what already runs (it ignores them when nothing does)."""
     return math.ceil(num_blocks * share)

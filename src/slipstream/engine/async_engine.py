@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import queue
 import threading
@@ -15,7 +16,7 @@ from slipstream.engine.core import EngineCore
 from slipstream.engine.loading import load_engine
 from slipstream.engine.outputs import OutputDelta
 from slipstream.engine.protocol import EngineStats, GenerationRequest
-from slipstream.errors import EngineError, SlipstreamError
+from slipstream.errors import EngineError, RequestError, SlipstreamError
 
 
 @dataclass(slots=True)
@@ -48,8 +49,9 @@ class AsyncEngine:
     """Implements `protocol.Engine` over an `EngineCore`, which it owns from now on.
 
     Guarantees: a request is checked before anything of it is queued; leaving its stream aborts it within one
-    step; if the core itself breaks, every open stream raises EngineError and so does every later call; `close`
-    ends open streams with reason "abort", may be called twice and waits for the step under way.
+    step, and so does closing its event loop; if the core itself breaks, every open stream raises EngineError and so
+    does every later `generate`; `close` ends open streams with reason "abort", may be called twice and waits for the
+    step under way.
     """
 
     def __init__(self, core: EngineCore) -> None:
@@ -62,6 +64,7 @@ class AsyncEngine:
         self._door = threading.Lock()  # nothing enters the inbox after the engine thread has emptied it for good
         self._thread = threading.Thread(target=self._run, name="slipstream-engine", daemon=True)
         self._thread.start()
+        atexit.register(self._stop)  # a thread inside a native kernel must not outlive the interpreter
 
     @classmethod
     def from_options(cls, options: EngineOptions, *, cache_dir: Path | None = None) -> AsyncEngine:
@@ -90,7 +93,6 @@ class AsyncEngine:
 
     async def abort(self, request_id: str) -> None:
         """Its stream ends with reason "abort"; nothing happens if there is no such request."""
-        self._require_alive(request_id)
         self._inbox.put(_Abort(request_id, None))
 
     def stats(self) -> EngineStats:
@@ -98,14 +100,17 @@ class AsyncEngine:
         return self._stats
 
     async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._inbox.put(_Close())
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._stop)
+
+    def _stop(self) -> None:
+        self._closed = True
+        self._inbox.put(_Close())
+        self._thread.join()
+        atexit.unregister(self._stop)
 
     def _require_alive(self, request_id: str) -> None:
         if self._closed or self._failure is not None:
-            raise EngineError(self._epitaph(), where=f"request {request_id}")
+            raise self._end(request_id)
 
     # ---- the engine thread ----
 
@@ -116,9 +121,10 @@ class AsyncEngine:
                     self._deliver(self._core.step())
                 self._stats = self._core.stats()
             self._end_all(lambda request_id: self._deliver(self._core.abort(request_id)))
-        except Exception as error:  # noqa: BLE001  a defect of the core itself: every caller must learn of it
+        except BaseException as error:  # noqa: BLE001  a defect of the core itself: every caller must learn of it
             self._failure = error
             self._end_all(self._fail)
+        self._stats = self._core.stats()
         self._refuse_rest()
 
     def _drain_inbox(self) -> bool:
@@ -140,16 +146,15 @@ class AsyncEngine:
     def _add(self, message: _Add) -> None:
         try:
             self._core.add(message.request)
-        except SlipstreamError as error:
+        except RequestError as error:
             _put(message.stream, [error])
         else:
             self._streams[message.request.request_id] = message.stream
 
     def _abort(self, message: _Abort) -> None:
         stream = self._streams.get(message.request_id)
-        if stream is not None and message.stream in (None, stream):
+        if stream is not None and (message.stream is None or message.stream is stream):
             self._deliver(self._core.abort(message.request_id))
-            self._streams.pop(message.request_id, None)
 
     def _deliver(self, deltas: list[OutputDelta]) -> None:
         by_request: dict[str, list[OutputDelta | SlipstreamError]] = {}
@@ -157,8 +162,10 @@ class AsyncEngine:
             by_request.setdefault(delta.request_id, []).append(delta)
         open_ids = self._core.open_request_ids
         for request_id, items in by_request.items():
-            stream = self._streams[request_id] if request_id in open_ids else self._streams.pop(request_id)
-            _put(stream, items)
+            is_open = request_id in open_ids
+            stream = self._streams[request_id] if is_open else self._streams.pop(request_id)
+            if not _put(stream, items) and is_open:
+                self._deliver(self._core.abort(request_id))
 
     def _end_all(self, end: Callable[[str], None]) -> None:
         for request_id in list(self._streams):
@@ -166,10 +173,16 @@ class AsyncEngine:
         self._streams.clear()
 
     def _fail(self, request_id: str) -> None:
-        _put(self._streams[request_id], [EngineError(self._epitaph(), where=f"request {request_id}")])
+        _put(self._streams[request_id], [self._end(request_id)])
 
-    def _epitaph(self) -> str:
-        return "the engine is closed." if self._failure is None else f"the engine has stopped: {self._failure}."
+    def _end(self, request_id: str) -> EngineError:
+        """Why nothing more comes for the request."""
+        if self._failure is None:
+            return EngineError("the engine is closed.", where=f"request {request_id}")
+        why = f"the engine has stopped: {type(self._failure).__name__}: {self._failure}"
+        error = EngineError(why, where=f"request {request_id}", fix="Make a new engine.")
+        error.__cause__ = self._failure
+        return error
 
     def _refuse_rest(self) -> None:
         """Requests that were put into the inbox before their callers could see that the engine had ended."""
@@ -178,13 +191,18 @@ class AsyncEngine:
             while True:
                 message = self._inbox.get(block=False)
                 if isinstance(message, _Add):
-                    _put(message.stream, [EngineError(self._epitaph(), where=f"request {message.request.request_id}")])
+                    _put(message.stream, [self._end(message.request.request_id)])
 
 
-def _put(stream: _Stream, items: list[OutputDelta | SlipstreamError]) -> None:
+def _put(stream: _Stream, items: list[OutputDelta | SlipstreamError]) -> bool:
+    """False if the caller's event loop is closed, so that nobody is listening."""
+
     def put_all() -> None:
         for item in items:
             stream.deltas.put_nowait(item)
 
-    with contextlib.suppress(RuntimeError):  # the caller's event loop is closed: nobody is listening
+    try:
         stream.loop.call_soon_threadsafe(put_all)
+    except RuntimeError:
+        return False
+    return True

@@ -19,7 +19,8 @@ class TextAssembler:
     """Feeds tokens, gives text that can be shown now.
 
     With a stop string in play, text that could be its beginning is held back. After a match `stopped_by` names
-    the string and everything behind it is dropped. Without a tokenizer there is no text.
+    the string and everything behind it is dropped. The text of the first min_tokens tokens is not searched. Without a
+    tokenizer there is no text.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, params: SamplingParams, prompt_ids: Sequence[int]) -> None:
@@ -32,6 +33,7 @@ class TextAssembler:
         self._stop: StopChecker | None = None
         if params.stop:
             self._stop = StopChecker(params.stop, include_in_output=params.include_stop_str_in_output)
+        self._unsearched = params.min_tokens  # tokens to come
 
     def push(self, token_ids: Sequence[int]) -> tuple[str, int]:
         """(text to show, tokens used): tokens behind the one that completed a stop string are not used."""
@@ -39,7 +41,12 @@ class TextAssembler:
             return "", len(token_ids)
         shown = ""
         for used, token in enumerate(token_ids, 1):
-            shown += self._check(self._detokenizer.push(token))
+            text = self._detokenizer.push(token)
+            if self._unsearched:
+                self._unsearched -= 1
+                shown += text
+                continue
+            shown += self._check(text)
             if self.stopped_by is not None:
                 return shown, used
         return shown, len(token_ids)
@@ -48,7 +55,9 @@ class TextAssembler:
         """The rest, once no token follows. May still complete a stop string."""
         if self._detokenizer is None or self.stopped_by is not None:
             return ""
-        shown = self._check(self._detokenizer.flush())
+        shown = self._detokenizer.flush()
+        if not self._unsearched:
+            shown = self._check(shown)
         if self._stop is not None and self.stopped_by is None:
             shown += self._stop.flush().text
         return shown
@@ -92,7 +101,7 @@ class Completion:
     def last(self, delta: OutputDelta) -> OutputDelta:
         """`delta` with reason and statistics; the request must have ended in the scheduler."""
         request, stats = self.request, self.request.stats
-        matched = self.text.stopped_by
+        matched = self.text.stopped_by if request.finish_reason in ("stop", "length") else None
         stop_id = request.stop_token if request.stop_token not in self.eos_token_ids else None
         return OutputDelta(
             delta.request_id,
@@ -111,7 +120,7 @@ class Completion:
                 num_preemptions=stats.preemptions,
                 queue_time=stats.queue_time,
                 ttft=stats.ttft,
-                tpot=stats.tpot(request.num_output_tokens),
+                tpot=stats.tpot(self.num_tokens),
                 e2e=None if stats.finished is None else stats.finished - stats.arrival,
             ),
         )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from slipstream.engine.completion import Completion, TextAssembler
 from slipstream.engine.outputs import OutputDelta
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.protocol import EngineStats, GenerationRequest
-from slipstream.engine.request import Request, make_children, make_request
+from slipstream.engine.request import SEED_RANGE, Request, make_children, make_request
 from slipstream.engine.runner import Runner
 from slipstream.engine.scheduler import RequestUpdate, Scheduler
-from slipstream.errors import InvalidParamsError, RequestError
+from slipstream.errors import EngineError, InvalidParamsError
 from slipstream.sampling.params import SamplingParams
 from slipstream.text.tokenizer import Tokenizer
 
@@ -36,6 +37,9 @@ class EngineCore:
     Not thread-safe: one caller at a time. `tokenizer` may be None: then there is no text, and stop strings are
     refused. `clock` gives seconds and never goes back. `seed`: where requests without a seed draw theirs from, in the
     order of `add`; None: from the system.
+
+    A KeyboardInterrupt while the runner works takes the step back, and the engine can go on. An exception that strikes
+    while results are being recorded leaves them half recorded: every later `add` and `step` then raises EngineError.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class EngineCore:
         self._completions: dict[str, Completion] = {}  # unfinished, by scheduler request id
         self._children: dict[str, list[str]] = {}  # caller's request id -> scheduler request ids, unfinished
         self._totals = _Totals()
+        self._broken = False
 
     @property
     def has_work(self) -> bool:
@@ -80,48 +85,62 @@ class EngineCore:
 
         Raises InvalidParamsError, ContextLengthError, RequestTooLargeError or QueueFullError.
         """
-        if request.request_id in self._children:
+        self._resume()
+        requests = self._requests(request, self._clock())
+        if request.request_id in self._children or any(each.id in self._completions for each in requests):
             raise InvalidParamsError("a request with this id is running.", where=f"request {request.request_id}")
-        now = self._clock()
+        self._scheduler.require_room(requests[0], len(requests))
         if self._seeds is not None and request.params.seed is None:
-            request = replace(request, params=replace(request.params, seed=self._seeds.getrandbits(64)))
-        requests = self._requests(request, now)
-        for count, each in enumerate(requests):
-            try:
+            base = self._seeds.getrandbits(64)  # only now: a request that is refused and comes again draws once
+            for index, each in enumerate(requests):
+                each.seed = (base + index) % SEED_RANGE
+        completions = [
+            Completion(
+                each,
+                request.request_id,
+                index,
+                TextAssembler(self._tokenizer, each.params, each.prompt_token_ids),
+                self._eos_token_ids,
+            )
+            for index, each in enumerate(requests)
+        ]
+        with self._recording():
+            self._children[request.request_id] = [each.id for each in requests]
+            for each, completion in zip(requests, completions, strict=True):
+                self._completions[each.id] = completion
                 self._scheduler.add(each)
-            except RequestError:
-                for added in requests[:count]:
-                    self._scheduler.abort(added.id, now)
-                raise
-        self._children[request.request_id] = [each.id for each in requests]
-        for index, each in enumerate(requests):
-            text = TextAssembler(self._tokenizer, each.params, each.prompt_token_ids)
-            self._completions[each.id] = Completion(each, request.request_id, index, text, self._eos_token_ids)
-        self._totals.prompt_tokens += requests[0].num_prompt_tokens
+            self._totals.prompt_tokens += sum(each.num_prompt_tokens for each in requests)
 
     def abort(self, request_id: str) -> list[OutputDelta]:
-        """End every unfinished completion of the request; [] if there is none."""
+        """End every unfinished completion of the request; [] if there is none, or if the engine is broken."""
+        if self._broken:
+            return []
+        self._resume()
         names = list(self._children.get(request_id, ()))
-        return self._deltas(self._scheduler.abort(name, self._clock()) for name in names)
+        with self._recording():
+            return self._deltas(self._scheduler.abort(name, self._clock()) for name in names)
 
     def step(self) -> list[OutputDelta]:
         """Plan, run and apply one step. [] when there is nothing to do.
 
         If the runner raises, the requests of the step fail with its message and the others go on.
         """
+        self._resume()
         started = self._clock()
-        plan = self._scheduler.plan(started)
-        if plan is None:
-            return self._deltas(self._scheduler.drain())
+        with self._recording():
+            plan = self._scheduler.plan(started)
+            if plan is None:
+                return self._deltas(self._scheduler.drain())
         try:
             result = self._runner.execute(plan)
         except Exception as error:  # noqa: BLE001  a runner may fail in any way; every caller of the step is told
-            return self._fail(plan, error)
-        now = self._clock()
-        deltas = self._deltas(self._scheduler.apply(plan, result, now))
-        self._totals.steps += 1
-        self._totals.step_time += self._clock() - started
-        self._totals.forward_time += result.timing.forward
+            with self._recording():
+                return self._fail(plan, error)
+        with self._recording():
+            deltas = self._deltas(self._scheduler.apply(plan, result, self._clock()))
+            self._totals.steps += 1
+            self._totals.step_time += self._clock() - started
+            self._totals.forward_time += result.timing.forward
         return deltas
 
     def stats(self) -> EngineStats:
@@ -149,6 +168,20 @@ class EngineCore:
         """Prove that every KV block is free, cached or owned exactly as counted."""
         self._scheduler.kv.check(self._scheduler.requests)
 
+    def _resume(self) -> None:
+        """Take back a step that was interrupted: nothing of it has been recorded, so its rows are planned again."""
+        if self._broken:
+            raise EngineError("an exception struck while results were being recorded; the engine cannot go on.")
+        if self._scheduler.in_flight is not None:
+            self._scheduler.discard(self._scheduler.in_flight)
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        """What happens inside happens as a whole, or the engine is broken."""
+        self._broken = True
+        yield
+        self._broken = False
+
     def _requests(self, request: GenerationRequest, now: float) -> list[Request]:
         where = f"request {request.request_id}"
         largest = max(request.prompt_token_ids, default=0)
@@ -169,6 +202,7 @@ class EngineCore:
             deadline=None if request.timeout is None else now + request.timeout,
             cache_salt=request.cache_salt,
         )
+        self._scheduler.check(parent, request.params.n)
         return [parent, *make_children(parent)]
 
     def _resolve(self, params: SamplingParams, where: str) -> SamplingParams:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import count
+from numbers import Integral
+from operator import index as as_index
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -34,7 +36,7 @@ class LLM:
 
     `model` is a pulled name, a file or a folder; every other keyword is a setting of `EngineOptions`
     (max_num_seqs, block_size, memory_utilization, ...). Unknown names raise ConfigError. A whole EngineOptions may
-    stand in the place of `model`.
+    stand in the place of `model`. Not thread-safe, but streams may be read in turns.
 
         with LLM("smollm2") as llm:
             [output] = llm.generate(["The sky is"], SamplingParams(temperature=0, max_tokens=16))
@@ -69,9 +71,15 @@ class LLM:
         """Complete prompts (text or token ids), all in one continuous batch; results in the order of the prompts.
 
         Every prompt is checked before any work starts: RequestError names the first that is wrong.
-        `use_tqdm` shows a progress bar on stderr.
+        `use_tqdm` shows a progress bar on stderr. `priority`, lower being more important, needs policy "priority".
         """
         items: list[Prompt] = [prompts] if _is_single(prompts) else list(prompts)  # type: ignore[arg-type, list-item]
+        if priority is not None and self.plan.options.policy != "priority":
+            raise InvalidParamsError(
+                f'has no effect with policy "{self.plan.options.policy}".',
+                where="priority",
+                fix='Make the LLM with policy="priority".',
+            )
         requests = [
             self._request(prompt, params, rank)
             for prompt, params, rank in zip(
@@ -116,6 +124,7 @@ class LLM:
         At most `max_open` items (default: twice max_num_seqs) are unfinished at any time. An
         item that is invalid gives its RequestError and does not disturb the others.
         """
+        core = self._core
         limit = max_open or 2 * self.plan.options.max_num_seqs
         source = iter(items)
         open_outputs: dict[str, tuple[Key, RequestOutput]] = {}
@@ -129,7 +138,7 @@ class LLM:
                         key, prompt, params = taken
                         try:
                             request = self._request(prompt, params, 0)
-                            self._core.check(request)
+                            core.check(request)
                             while not self._try_add(request):
                                 self._step()
                         except RequestError as error:
@@ -149,7 +158,7 @@ class LLM:
                         yield key, output
         finally:
             for request_id in open_outputs:
-                self._core.abort(request_id)
+                core.abort(request_id)
                 self._mailbox.pop(request_id, None)
 
     def encode_chat(
@@ -218,9 +227,16 @@ class LLM:
         return ChatTemplate.of(self.tokenizer)
 
     def _request(self, prompt: Prompt, params: SamplingParams, priority: int) -> GenerationRequest:
-        text = prompt if isinstance(prompt, str) else None
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        return GenerationRequest(f"request-{next(self._ids)}", tuple(ids), params, prompt=text, priority=priority)
+        name = f"request-{next(self._ids)}"
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt)
+            return GenerationRequest(name, tuple(ids), params, prompt=prompt, priority=priority)
+        try:
+            return GenerationRequest(name, tuple(map(as_index, prompt)), params, priority=priority)
+        except TypeError as error:
+            raise InvalidParamsError(
+                f"a prompt is a text or a sequence of token ids, not {prompt!r:.80}.", where=f"request {name}"
+            ) from error
 
     def _run(self, requests: Sequence[GenerationRequest], *, progress: bool) -> list[RequestOutput]:
         for request in requests:
@@ -269,7 +285,7 @@ class LLM:
 
 
 def _is_single(prompts: Prompt | Sequence[Prompt]) -> bool:
-    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral))
 
 
 def _spread(params: ParamsArgument, num_prompts: int) -> list[SamplingParams]:

@@ -70,8 +70,10 @@ class RequestOutput:
         output.text += delta.text
         output.token_ids.extend(delta.token_ids)
         if delta.logprobs:
-            output.logprobs = (output.logprobs or []) + list(delta.logprobs)
-            output.cumulative_logprob = sum(entry.logprob for entry in output.logprobs)
+            output.logprobs = output.logprobs or []
+            output.logprobs.extend(delta.logprobs)
+            total = output.cumulative_logprob or 0.0
+            output.cumulative_logprob = sum((entry.logprob for entry in delta.logprobs), total)
         if delta.prompt_logprobs:
             self.prompt_logprobs = list(delta.prompt_logprobs)
         if delta.finish_reason is not None:

@@ -14,6 +14,7 @@ from slipstream.sampling.params import SamplingParams
 class GenerationRequest:
     """One request as it enters an engine. `prompt` (text) is kept only to be shown again.
 
+    `request_id` may be used again once the request has ended; while one with n > 1 runs, so do ID/1 ... ID/(n - 1).
     `priority`: lower is more important. `timeout`: seconds from arrival to the end. `cache_salt` separates
     the prefix caches of tenants.
     """
@@ -29,7 +30,8 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot. Rates are over the engine's life; token counts exclude recomputation after preemption."""
+    """A snapshot. Totals are over the engine's life and count completions, n for one request; token counts exclude
+    recomputation after preemption. Prompt tokens less cached tokens are those that were computed."""
 
     num_running: int = 0
     num_waiting: int = 0

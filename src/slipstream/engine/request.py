@@ -173,8 +173,8 @@ def make_request(
 ) -> Request:
     """Check a prompt and resolve seed, stop tokens and length against the model.
 
-    Without `max_tokens`, or with one that reaches beyond the context, the answer ends with reason "length" where
-    the context ends. Raises InvalidParamsError (empty prompt, negative token id) and ContextLengthError.
+    Without `max_tokens` the answer ends with reason "length" where the context ends. Raises InvalidParamsError (empty
+    prompt, negative token id) and ContextLengthError (a prompt that fills the context, or max_tokens beyond its end).
     """
     prompt = tuple(prompt_token_ids)
     where = f"request {request_id}"
@@ -185,13 +185,15 @@ def make_request(
     if len(prompt) >= max_model_len:
         raise ContextLengthError(len(prompt), max_model_len, where=where)
     room = max_model_len - len(prompt)
+    if params.max_tokens is not None and params.max_tokens > room:
+        raise ContextLengthError(len(prompt), max_model_len, num_output_tokens=params.max_tokens, where=where)
     stop_token_ids = params.stop_token_ids if params.ignore_eos else (*eos_token_ids, *params.stop_token_ids)
     return Request(
         id=request_id,
         prompt_token_ids=prompt,
         params=params,
         seed=secrets.randbelow(SEED_RANGE) if params.seed is None else params.seed % SEED_RANGE,
-        max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
+        max_tokens=room if params.max_tokens is None else params.max_tokens,
         stop_token_ids=tuple(dict.fromkeys(stop_token_ids)),
         arrival=arrival,
         priority=priority,

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-from slipstream.engine.admission import AdaptiveLimit, SequenceLimit, refuse_impossible, watermark_blocks
+from slipstream.engine.admission import (
+    AdaptiveLimit,
+    SequenceLimit,
+    refuse_impossible,
+    refuse_too_many,
+    watermark_blocks,
+)
 from slipstream.engine.cost_model import LinearCostModel, StepCostModel
 from slipstream.engine.forks import Forks
+from slipstream.engine.grants import Grants
 from slipstream.engine.plan import PlanRow, RowResult, StepPlan, StepResult
 from slipstream.engine.queue import FirstComeFirstServed, QueuePolicy, WaitingQueue
 from slipstream.engine.request import FinishReason, Request, RequestStatus
@@ -48,22 +55,6 @@ class SchedulerStats:
     num_preempted: int  # since start
     max_num_seqs: int  # in force; lower than asked while preemptions are frequent
     kv: KVUsage
-
-
-@dataclass(slots=True)
-class _Grants:
-    """A step in the making: tokens granted to each request, and what is left of the budget."""
-
-    left: int
-    tokens: dict[Request, int] = field(default_factory=dict)
-    preempted: int = 0
-
-    def give(self, request: Request, num_tokens: int) -> None:
-        self.tokens[request] = num_tokens
-        self.left -= num_tokens
-
-    def withdraw(self, request: Request) -> None:
-        self.left += self.tokens.pop(request, 0)
 
 
 class Scheduler:
@@ -107,6 +98,15 @@ class Scheduler:
         self._step = self._added = self._preempted = 0
 
     # ---- requests come and go ----
+
+    def check(self, request: Request, n: int = 1) -> None:
+        """Raise RequestTooLargeError if `n` of the request could never be added, however empty the engine is."""
+        refuse_impossible(request, self.kv, self.settings.max_num_batched_tokens, self.settings.enable_chunked_prefill)
+        refuse_too_many(request, n, self.settings.max_queued)
+
+    def require_room(self, request: Request, n: int = 1) -> None:
+        """Raise QueueFullError if `n` of the request cannot be added now."""
+        self._queue.require_room(request, n - 1)
 
     def add(self, request: Request) -> None:
         """Raises RequestTooLargeError, QueueFullError, or InvalidParamsError for an id that is in use."""
@@ -168,7 +168,7 @@ class Scheduler:
         self._expire(now)
         if not self._running and len(self._queue) == 0:
             return None
-        grants = _Grants(self.settings.max_num_batched_tokens)
+        grants = Grants(self.settings.max_num_batched_tokens)
         prefill_budget = self._grant_running(grants)
         if not grants.preempted:
             self._admit(grants, prefill_budget, now)
@@ -182,7 +182,7 @@ class Scheduler:
         self._in_flight, self._planned_at = plan, now
         return plan
 
-    def _grant_running(self, grants: _Grants) -> int:
+    def _grant_running(self, grants: Grants) -> int:
         """Decodes, then prefills under way. Returns how many prefill tokens the step can still take.
 
         Requests are admitted only into budget that is left, so no more run than the budget has tokens. Each decode
@@ -199,13 +199,13 @@ class Scheduler:
                 self._grant(request, max(1, min(request.pending, grants.left - others)), grants)
         budget = self._prefill_budget(grants)
         for request in prefills:
-            num_tokens = min(request.pending, budget, grants.left, self._max_chunk)
+            num_tokens = grants.limit(request, min(request.pending, budget, grants.left, self._max_chunk))
             if num_tokens > 0 and request in self._running:
                 self._grant(request, num_tokens, grants)
                 budget -= grants.tokens.get(request, 0)
         return min(budget, grants.left)
 
-    def _grant(self, request: Request, num_tokens: int, grants: _Grants) -> None:
+    def _grant(self, request: Request, num_tokens: int, grants: Grants) -> None:
         """Reserve blocks and grant, at the cost of drafts, then held blocks, then running requests (maybe itself)."""
         while not self.kv.reserve(request, request.computed + num_tokens):
             if request.draft:
@@ -218,7 +218,7 @@ class Scheduler:
                     return
         grants.give(request, num_tokens)
 
-    def _prefill_budget(self, grants: _Grants) -> int:
+    def _prefill_budget(self, grants: Grants) -> int:
         """Tokens of prompts that fit beside the granted decodes under the TPOT objective."""
         objective = self.settings.tpot_objective
         if objective is None or not grants.tokens or not self.settings.enable_chunked_prefill:
@@ -227,8 +227,11 @@ class Scheduler:
         limit = self._cost_model.chunk_limit(len(grants.tokens), context, objective)
         return grants.left if limit is None else min(limit, grants.left)
 
-    def _admit(self, grants: _Grants, budget: int, now: float) -> None:
-        """Waiting requests in order until one does not fit; children whose parent is not ready are passed over."""
+    def _admit(self, grants: Grants, budget: int, now: float) -> None:
+        """Waiting requests in order until one does not fit.
+
+        Passed over: children whose parent is not ready, and what wants prompt logits when the step has enough of them.
+        """
         limit = min(self.settings.max_num_seqs, self._limit.limit)
         blocked = self._forks.waiting()
         # What running prompts still need: without it two long prompts would be admitted that then fight for blocks.
@@ -237,11 +240,11 @@ class Scheduler:
         for request in self._queue:
             if len(self._running) >= limit or budget == 0:
                 break
-            if request in blocked:
+            if request in blocked or grants.limit(request, 1) == 0:
                 continue
-            num_tokens = self._try_start(request, budget, promised)
+            num_tokens = self._try_start(request, grants, budget, promised)
             while num_tokens == 0 and not self._running and self._forks.give_up_held():
-                num_tokens = self._try_start(request, budget, promised)
+                num_tokens = self._try_start(request, grants, budget, promised)
             if num_tokens == 0:
                 break
             promised += self.kv.blocks_for(len(request.tokens)) - len(request.blocks)
@@ -252,12 +255,12 @@ class Scheduler:
         for request in admitted:
             self._queue.remove(request)
 
-    def _try_start(self, request: Request, budget: int, promised: int) -> int:
+    def _try_start(self, request: Request, grants: Grants, budget: int, promised: int) -> int:
         """Reserve blocks for the first chunk; the number of its tokens, or 0 and nothing changed."""
         # Prompt log-probabilities need logits at every prompt position, and the cache keeps none.
         hit = None if request.blocks or request.lacks_prompt_logprobs else self.kv.match(request)
         start = hit.num_tokens if hit else request.computed
-        num_tokens = len(request.tokens) - start
+        num_tokens = grants.limit(request, len(request.tokens) - start)
         if self.settings.enable_chunked_prefill:
             num_tokens = min(num_tokens, budget, self._max_chunk)
         elif num_tokens > self.settings.max_num_batched_tokens:  # grew beyond it before a preemption
@@ -280,7 +283,7 @@ class Scheduler:
         self._running[request] = None
         self._forks.started(request)
 
-    def _preempt(self, request: Request, grants: _Grants) -> None:
+    def _preempt(self, request: Request, grants: Grants) -> None:
         grants.withdraw(request)
         grants.preempted += 1
         self._preempted += 1
@@ -325,6 +328,11 @@ class Scheduler:
                 sampled.append(request)
         self._draft(sampled)
         return updates
+
+    @property
+    def in_flight(self) -> StepPlan | None:
+        """The step that was planned and neither applied nor discarded yet."""
+        return self._in_flight
 
     def discard(self, plan: StepPlan) -> None:
         """The step in flight failed as a whole: nothing was computed, and its rows are planned again."""
