@@ -8,10 +8,12 @@ when the engine is built, with the same reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
+
+from slipstream.errors import FeatureConflictError
 
 
 class Feature(StrEnum):
@@ -72,13 +74,28 @@ _NOTES: dict[frozenset[Feature], str] = {
         "the request does not read the cache, because every prompt position needs its logits; it still fills it"
     ),
     frozenset({Feature.PARALLEL_SAMPLING, Feature.PROMPT_LOGPROBS}): "computed once, by the first completion",
+    frozenset({Feature.CHUNKED_PREFILL, Feature.PROMPT_LOGPROBS}): (
+        "such prompts are fed at most 256 tokens per step in all, even with chunked prefill off, because every "
+        "position costs a row of logits"
+    ),
     frozenset({Feature.PARALLEL_SAMPLING, Feature.PREFIX_CACHING}): (
         "the completions share the prompt's full blocks whether or not the cache is on"
     ),
 }
 
 
+_REFUSED: dict[frozenset[Feature], str] = {}  # why a pair does not work
+
+
 def pairs() -> Iterator[Pair]:
     """Every unordered pair, in table order."""
     for first, second in combinations((info.feature for info in FEATURES), 2):
-        yield Pair(first, second, True, _NOTES.get(frozenset({first, second}), ""))
+        both = frozenset({first, second})
+        yield Pair(first, second, both not in _REFUSED, _REFUSED.get(both) or _NOTES.get(both, ""))
+
+
+def require_working(active: Collection[Feature], table: Iterable[Pair] | None = None) -> None:
+    """Raise FeatureConflictError, with the table's reason, if two of the features are refused together."""
+    for pair in pairs() if table is None else table:
+        if not pair.works and pair.first in active and pair.second in active:
+            raise FeatureConflictError(f"{pair.first} and {pair.second} do not work together: {pair.note}.")

@@ -6,6 +6,7 @@ import pytest
 from scheduling_fakes import next_token, sequential
 from scheduling_loop import Loop, request, right
 
+from slipstream.engine.grants import Grants
 from slipstream.engine.plan import PlanRow
 
 pytestmark = pytest.mark.fast
@@ -180,3 +181,34 @@ def test_a_draft_is_dropped_before_anything_is_preempted() -> None:
     loop.step()
     assert sorted(loop.step()) == [("a", 7, 1), ("b", 7, 1)]
     assert a.stats.preemptions == b.stats.preemptions == 0
+
+
+def test_prompt_logits_of_all_rows_together_are_bounded_per_step() -> None:
+    loop = Loop(blocks=1000, max_num_batched_tokens=1000)
+    loop.add(
+        request("a", 300, 1, prompt_logprobs=0),
+        request("plain", 310, 1),
+        request("b", 300, 1, prompt_logprobs=0),
+        request("c", 20, 1, prompt_logprobs=0),
+        request("last", 5, 1),
+    )
+    assert loop.step() == [("a", 0, 256), ("plain", 0, 310), ("last", 0, 5)]
+    assert loop.step() == [("a", 256, 44), ("b", 0, 212)]
+    assert loop.step() == [("b", 212, 88), ("c", 0, 20)]
+    assert not loop.scheduler.has_unfinished
+
+
+def test_prompt_logits_are_bounded_without_chunked_prefill_too() -> None:
+    loop = Loop(blocks=1000, max_num_batched_tokens=1000, enable_chunked_prefill=False)
+    loop.add(request("a", 300, 1, prompt_logprobs=0), request("plain", 310, 1))
+    assert loop.step() == [("a", 0, 256), ("plain", 0, 310)]
+    assert loop.step() == [("a", 256, 44)]
+
+
+def test_a_preempted_prompt_gives_its_share_of_prompt_logits_back() -> None:
+    grants = Grants(1000)
+    first, second = request("a", 300, 1, prompt_logprobs=0), request("b", 300, 1, prompt_logprobs=0)
+    grants.give(first, grants.limit(first, 300))
+    assert (grants.left, grants.limit(second, 300), grants.limit(request("plain", 300), 300)) == (744, 0, 300)
+    grants.withdraw(first)
+    assert (grants.left, grants.limit(second, 300)) == (1000, 256)

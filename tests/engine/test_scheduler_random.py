@@ -56,7 +56,7 @@ class Workload:
                 enable_chunked_prefill=self.chunked,
                 max_prefill_chunk=rng.choice([None, None, 2, 5]),
                 watermark=rng.choice([0.0, 0.05, 0.3]),
-                tpot_objective=rng.choice([None, None, 1e-3]),
+                tpot_objective=rng.choice([None, None, 1e-3]) if self.chunked else None,
                 max_wait=rng.choice([5.0, 1e9]),
             ),
             self.kv,

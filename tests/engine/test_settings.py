@@ -31,3 +31,8 @@ def test_the_least_of_everything_is_accepted() -> None:
 def test_out_of_range(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: must"):
         SchedulerSettings(**{field: value})  # type: ignore[arg-type]
+
+
+def test_an_objective_that_could_not_be_kept_is_refused() -> None:
+    with pytest.raises(ConfigError, match="tpot_objective: has no effect while enable_chunked_prefill is off"):
+        SchedulerSettings(tpot_objective=0.1, enable_chunked_prefill=False)

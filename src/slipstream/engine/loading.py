@@ -10,12 +10,14 @@ from slipstream.config.decision import Decision
 from slipstream.config.resolve import EffectiveOptions, ModelFacts, Resolved, resolve
 from slipstream.config.types import CacheOptions, EngineOptions
 from slipstream.engine.core import EngineCore
+from slipstream.engine.grants import MAX_PROMPT_LOGITS
 from slipstream.engine.memory import MemoryPlan, plan_memory
 from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
 from slipstream.engine.runner import ModelRunner
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.settings import SchedulerSettings
 from slipstream.errors import TokenizerError
+from slipstream.features import Feature, require_working
 from slipstream.hub.store import resolve_model
 from slipstream.hw.info import HardwareInfo, read_hardware
 from slipstream.kernels.select import available_backends, select_kernels
@@ -72,7 +74,7 @@ def load_engine(
 ) -> LoadedEngine:
     """Load the model that `options` name. `progress` is called while weights are read.
 
-    Raises ModelError, ConfigError or InsufficientMemoryError before anything sizeable is allocated.
+    Raises ModelError, UsageError or InsufficientMemoryError before anything sizeable is allocated.
     """
     checkpoint = open_checkpoint(resolve_model(options.model.model, cache_dir))
     try:
@@ -125,7 +127,25 @@ def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo
         memory_utilization_asked=options.cache.memory_utilization != CacheOptions().memory_utilization,
     )
     effective, decisions = _with_memory(resolved, memory)
+    require_working(active_features(effective, config))
+    _settings(effective)
     return EnginePlan(checkpoint.path, family.name, config, summary, effective, decisions, memory, hardware)
+
+
+def active_features(options: EffectiveOptions, config: ModelConfig) -> frozenset[Feature]:
+    """What these settings and this model switch on; what each request switches on is not among them."""
+    switches = {
+        Feature.CONTINUOUS_BATCHING: options.max_num_seqs > 1,
+        Feature.CHUNKED_PREFILL: options.enable_chunked_prefill,
+        Feature.PREFIX_CACHING: options.enable_prefix_caching,
+        Feature.PRIORITY: options.policy == "priority",
+        Feature.TPOT_OBJECTIVE: options.tpot_objective is not None,
+        Feature.SLIDING_WINDOW: any(window is not None for window in config.windows),
+        Feature.SOFT_CAP: config.attention_soft_cap is not None or config.final_soft_cap is not None,
+        Feature.MOE: config.moe is not None,
+        Feature.KV_FLOAT16: options.kv_dtype == "float16",
+    }
+    return frozenset(feature for feature, on in switches.items() if on)
 
 
 def _activation_bytes(config: ModelConfig) -> int:
@@ -135,8 +155,8 @@ def _activation_bytes(config: ModelConfig) -> int:
 
 
 def _workspace(config: ModelConfig, options: EffectiveOptions) -> int:
-    """Activations of the largest step, and logits and their copy for sampling of every running sequence."""
-    logits = 2 * FLOAT32_BYTES * options.max_num_seqs * config.vocab_size
+    """Activations of the largest step, and twice (for a copy) the logits of what runs and of prompt positions."""
+    logits = 2 * FLOAT32_BYTES * (options.max_num_seqs + MAX_PROMPT_LOGITS) * config.vocab_size
     return options.max_num_batched_tokens * _activation_bytes(config) + logits
 
 
@@ -175,8 +195,9 @@ def _tokenizer(checkpoint: Checkpoint, plan: EnginePlan) -> Tokenizer:
     return tokenizer
 
 
-def _scheduler(options: EffectiveOptions, num_blocks: int) -> Scheduler:
-    settings = SchedulerSettings(
+def _settings(options: EffectiveOptions) -> SchedulerSettings:
+    """Raises ConfigError for settings that contradict each other."""
+    return SchedulerSettings(
         max_num_batched_tokens=options.max_num_batched_tokens,
         max_num_seqs=options.max_num_seqs,
         enable_chunked_prefill=options.enable_chunked_prefill,
@@ -184,6 +205,9 @@ def _scheduler(options: EffectiveOptions, num_blocks: int) -> Scheduler:
         tpot_objective=options.tpot_objective,
         max_queued=options.max_queued,
     )
+
+
+def _scheduler(options: EffectiveOptions, num_blocks: int) -> Scheduler:
     policy = PriorityOrder() if options.policy == "priority" else FirstComeFirstServed()
     kv = KVManager(num_blocks, options.block_size, options.enable_prefix_caching)
-    return Scheduler(settings, kv, policy=policy)
+    return Scheduler(_settings(options), kv, policy=policy)

@@ -221,7 +221,7 @@ class Scheduler:
     def _prefill_budget(self, grants: Grants) -> int:
         """Tokens of prompts that fit beside the granted decodes under the TPOT objective."""
         objective = self.settings.tpot_objective
-        if objective is None or not grants.tokens or not self.settings.enable_chunked_prefill:
+        if objective is None or not grants.tokens:
             return grants.left
         context = sum(request.computed + n for request, n in grants.tokens.items())
         limit = self._cost_model.chunk_limit(len(grants.tokens), context, objective)

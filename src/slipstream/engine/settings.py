@@ -30,6 +30,12 @@ class SchedulerSettings:
             raise ConfigError(f"must not be negative, but is {self.max_queued}.", where="max_queued")
         if self.tpot_objective is not None and not self.tpot_objective > 0.0:
             raise ConfigError(f"must be above 0 seconds, not {self.tpot_objective}.", where="tpot_objective")
+        if self.tpot_objective is not None and not self.enable_chunked_prefill:
+            raise ConfigError(
+                "has no effect while enable_chunked_prefill is off.",
+                where="tpot_objective",
+                fix="Set one of the two only.",
+            )
         if not 0.0 <= self.watermark < 1.0:
             raise ConfigError(f"must be at least 0 and below 1, not {self.watermark}.", where="watermark")
         if not self.max_wait >= 0.0:
