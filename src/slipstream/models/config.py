@@ -31,6 +31,7 @@ class ModelConfig:
         attention_scale: multiplies q . k; usually head_dim ** -0.5.
         attention_bias: whether the q, k and v projections have biases.
         qk_norm: whether every q and k head is RMS-normalised before the rotation.
+        sandwich_norm: whether the outputs of attention and MLP are RMS-normalised too, before they are added.
         embedding_scale: multiplies the token embeddings.
         max_position_embeddings: context that the model was made for, in tokens.
     """
@@ -51,6 +52,7 @@ class ModelConfig:
     activation: ActivationKind = "silu"
     attention_bias: bool = False
     qk_norm: bool = False
+    sandwich_norm: bool = False
     local_rope: RopeConfig | None = None
     embedding_scale: float = 1.0
     attention_soft_cap: float | None = None

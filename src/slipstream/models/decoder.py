@@ -67,6 +67,32 @@ class PreNormLayer:
         return self._add(x, self._mlp(self._mlp_norm(x)))
 
 
+class SandwichNormLayer:
+    """x + norm(attention(norm(x))), then x + norm(mlp(norm(x))). Sandwich norm: Ding et al., arXiv 2105.13290."""
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        attention_norm: RMSNorm,
+        attention: Attention,
+        attention_out_norm: RMSNorm,
+        mlp_norm: RMSNorm,
+        mlp: Callable[[Tensor], Tensor],
+        mlp_out_norm: RMSNorm,
+    ) -> None:
+        self._add = kernels.add
+        self._attention_norm = attention_norm
+        self._attention = attention
+        self._attention_out_norm = attention_out_norm
+        self._mlp_norm = mlp_norm
+        self._mlp = mlp
+        self._mlp_out_norm = mlp_out_norm
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, kv: KVStorage) -> Tensor:
+        x = self._add(x, self._attention_out_norm(self._attention(self._attention_norm(x), batch, kv)))
+        return self._add(x, self._mlp_out_norm(self._mlp(self._mlp_norm(x))))
+
+
 def build_decoder(config: ModelConfig, kernels: Kernels, weights: Weights, layers: Sequence[Layer]) -> CausalLM:
     """The frame around finished layers, with the usual names."""
     table = weights["model.embed_tokens.weight"]
@@ -97,20 +123,59 @@ def build_pre_norm(
             PreNormLayer(
                 kernels,
                 RMSNorm(kernels, own["input_layernorm.weight"], config.rms_norm_eps),
-                Attention(
-                    kernels,
-                    own.at("self_attn"),
-                    config.attention_spec(index),
-                    layer_index=index,
-                    rope=ropes[index],
-                    qk_norm_eps=config.rms_norm_eps if config.qk_norm else None,
-                    shard=shard,
-                ),
+                _attention(config, kernels, own, shard, index, ropes[index]),
                 RMSNorm(kernels, own["post_attention_layernorm.weight"], config.rms_norm_eps),
                 mlp(index, own) if mlp is not None else GatedMLP(kernels, own.at("mlp"), config.activation, shard),
             )
         )
     return build_decoder(config, kernels, weights, layers)
+
+
+def build_sandwich_norm(
+    config: ModelConfig,
+    kernels: Kernels,
+    weights: Weights,
+    shard: Shard,
+    max_position: int,
+    norms: tuple[str, str, str, str],
+) -> CausalLM:
+    """A whole dense model of sandwich-norm layers.
+
+    `norms` are the family's names for the norms before and after attention, then before and after the MLP.
+    """
+    ropes = layer_ropes(config, kernels, max_position)
+    layers: list[Layer] = []
+    for index in range(config.num_layers):
+        own = weights.at(f"model.layers.{index}")
+        before, after, mlp_before, mlp_after = (
+            RMSNorm(kernels, own[f"{name}.weight"], config.rms_norm_eps) for name in norms
+        )
+        layers.append(
+            SandwichNormLayer(
+                kernels,
+                before,
+                _attention(config, kernels, own, shard, index, ropes[index]),
+                after,
+                mlp_before,
+                GatedMLP(kernels, own.at("mlp"), config.activation, shard),
+                mlp_after,
+            )
+        )
+    return build_decoder(config, kernels, weights, layers)
+
+
+def _attention(
+    config: ModelConfig, kernels: Kernels, layer: Weights, shard: Shard, index: int, rope: Weight
+) -> Attention:
+    return Attention(
+        kernels,
+        layer.at("self_attn"),
+        config.attention_spec(index),
+        layer_index=index,
+        rope=rope,
+        qk_norm_eps=config.rms_norm_eps if config.qk_norm else None,
+        shard=shard,
+    )
 
 
 def layer_ropes(config: ModelConfig, kernels: Kernels, max_position: int) -> list[Weight]:
