@@ -19,6 +19,20 @@ _DENSE: dict[str, Any] = {
 }
 
 TINY: dict[str, dict[str, Any]] = {
+    "Gemma3ForCausalLM": {
+        **_DENSE,
+        "attention_bias": False,
+        "head_dim": 16,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 16,
+        "rope_local_base_freq": 10000,
+        "rope_scaling": None,
+        "sliding_window": 5,
+        "sliding_window_pattern": 2,
+        "tie_word_embeddings": True,
+    },
+    "GlmForCausalLM": {**_DENSE, "attention_bias": True, "head_dim": 8, "partial_rotary_factor": 0.5},
+    "Glm4ForCausalLM": {**_DENSE, "attention_bias": False, "head_dim": 8, "partial_rotary_factor": 0.5},
     "LlamaForCausalLM": {**_DENSE, "attention_bias": False, "mlp_bias": False, "rope_scaling": None},
     "MistralForCausalLM": {**_DENSE, "sliding_window": None},
     "MixtralForCausalLM": {**_DENSE, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from slipstream.errors import UnsupportedModelError
-from slipstream.models import gguf, llama, mixtral, qwen2, qwen3, qwen3_moe
+from slipstream.models import gemma3, gguf, glm4, llama, mixtral, qwen2, qwen3, qwen3_moe
 from slipstream.models.config import ModelConfig
 from slipstream.models.family import Family
 from slipstream.models.reader import Reader
 from slipstream.weights.checkpoint import Checkpoint
 
-FAMILIES: tuple[Family, ...] = (llama.FAMILY, mixtral.FAMILY, qwen2.FAMILY, qwen3.FAMILY, qwen3_moe.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    gemma3.FAMILY,
+    glm4.FAMILY,
+    llama.FAMILY,
+    mixtral.FAMILY,
+    qwen2.FAMILY,
+    qwen3.FAMILY,
+    qwen3_moe.FAMILY,
+)
 
 
 def find_family(checkpoint: Checkpoint) -> Family:
