@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <stdexcept>
 
+#include "bind/cpu_backend.h"
 #include "hw/cpu_features.h"
 #include "kernels/convert.h"
 #include "kernels/permute.h"
@@ -57,4 +58,5 @@ NB_MODULE(_native, m) {
         "bf16_to_f32", [](const InputU16& src, const OutputF32& out) { convert(slipstream::bf16_to_f32, src, out); },
         "src"_a.noconvert(), "out"_a.noconvert());
     m.def("unpermute_rows", &unpermute_rows, "src"_a.noconvert(), "out"_a.noconvert(), "num_heads"_a);
+    bind_cpu_backend(m);
 }

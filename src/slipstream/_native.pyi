@@ -1,5 +1,7 @@
 """Native code (C++): the processor probe and helpers that repack weights. Sources under cpp/."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,3 +33,133 @@ def unpermute_rows(src: NDArray[np.uint8], out: NDArray[np.uint8], num_heads: in
     Raises TypeError for another dtype, shape or a non-contiguous array; ValueError if the shapes differ, the arrays
     overlap or num_rows is not a multiple of 2 * num_heads.
     """
+
+def kernel_sets() -> list[str]:
+    """Instruction sets that the CPU kernels are compiled for and that run here, best first: "avx2", "scalar"."""
+
+class ThreadPool:
+    """A fixed team of threads that the caller joins for each job; idle members sleep after a moment.
+
+    Raises ValueError unless 1 <= num_threads <= 1024.
+    """
+
+    def __init__(self, num_threads: int) -> None: ...
+    @property
+    def num_threads(self) -> int: ...
+
+class PackedMatrix:
+    """A weight matrix repacked without loss for the kernels. `source` is copied: the file's bytes, flat.
+
+    dtype: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K F32 F16 BF16. Raises ValueError for another one, a shape that its
+    blocks do not divide, a wrong number of bytes, or numbers that are not finite.
+    """
+
+    def __init__(self, dtype: str, rows: int, cols: int, source: NDArray[np.uint8], pool: ThreadPool) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def dense(self) -> bool:
+        """Whether products take float32 activations instead of int8."""
+
+    def unpack_row(self, row: int, out: NDArray[np.float32]) -> None:
+        """The exact values of a row; `out` holds at least the columns rounded up to 32."""
+
+_Place = tuple[int, int]  # (buffer, first column); buffer -1: none
+_Rope = tuple[NDArray[np.float32], NDArray[np.float32], bool]  # cos, sin [max_position, pairs], interleaved
+_Prologue = tuple[NDArray[np.float32] | None, float, _Rope | None]  # head norm weight and epsilon, rotation
+
+class Program:
+    """A forward as a list of fused ops. Domains: 0 rows by token, 1 rows by wanted logits. cpp/kernels/cpu/ops.h says
+    what each op does. The adding methods raise ValueError for shapes that no kernel takes."""
+
+    def __init__(self, pool: ThreadPool, kernels: str) -> None: ...
+    def add_rows(self, domain: int, columns: int) -> int:
+        """A float32 buffer."""
+
+    def add_output(self, columns: int) -> int:
+        """The buffer that `run` is given."""
+
+    def add_tiles(self, domain: int, columns: int) -> int:
+        """A buffer of int8 activations with their scales."""
+
+    def embed(self, table: PackedMatrix, scale: float, out: _Place) -> None: ...
+    def token(
+        self,
+        domain: int,
+        columns: int,
+        input: _Place,
+        gather: bool,
+        post_weight: NDArray[np.float32] | None,
+        post_eps: float,
+        scale: float,
+        residual: _Place,
+        sum: _Place,
+        weight: NDArray[np.float32] | None,
+        eps: float,
+        out: _Place,
+        tiles: int,
+    ) -> None: ...
+    def head_norm(
+        self, columns: int, head_dim: int, input: _Place, out: _Place, weight: NDArray[np.float32], eps: float
+    ) -> None: ...
+    def rope(self, columns: int, head_dim: int, input: _Place, out: _Place, table: _Rope) -> None: ...
+    def linear(
+        self,
+        domain: int,
+        tiles: int,
+        input: _Place,
+        segments: list[tuple[PackedMatrix, NDArray[np.float32] | None, _Place, _Place, float]],
+    ) -> None:
+        """segments: (matrix, bias, residual, out, soft cap or 0)."""
+
+    def linear_gated(
+        self, domain: int, tiles: int, gate: PackedMatrix, up: PackedMatrix, kind: str, out: _Place, out_tiles: int
+    ) -> None: ...
+    def gate(self, columns: int, kind: str, gate_in: _Place, up_in: _Place, out: _Place, tiles: int) -> None: ...
+    def soft_cap(self, domain: int, columns: int, cap: float, input: _Place, out: _Place) -> None: ...
+    def attention(
+        self,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        scale: float,
+        window: int,
+        cap: float,
+        q: _Place,
+        k: _Place,
+        v: _Place,
+        out: _Place,
+        tiles: int,
+        q_prologue: _Prologue,
+        k_prologue: _Prologue,
+        kv_dtype: str,
+        block_size: int,
+        num_blocks: int,
+        cache: NDArray[Any],
+    ) -> None: ...
+    def run(
+        self,
+        token_ids: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        slots: NDArray[np.int32],
+        query_start: NDArray[np.int32],
+        kv_len: NDArray[np.int32],
+        block_table: NDArray[np.int32],
+        logits_rows: NDArray[np.int32],
+        output: NDArray[np.float32],
+    ) -> None:
+        """One step, without the GIL. Every index is checked first: ValueError for one out of range."""
+
+    def copy_rows(self, buffer: int, out: NDArray[np.float32]) -> None:
+        """The first rows of a buffer as the last run left them."""
+
+    def set_profiling(self, on: bool) -> None: ...
+    def profile(self) -> list[tuple[str, float]]:
+        """(op, seconds since profiling was turned on), in program order; barriers included."""
+
+    @property
+    def num_ops(self) -> int: ...

@@ -86,9 +86,10 @@ def load_engine(
         checkpoint.close()
     spec, num_blocks = plan.memory.spec, plan.memory.num_blocks
     kv = KVStorage(spec, num_blocks, kernels.new_kv(spec, num_blocks))
+    forward = model if kernels.compile is None else kernels.compile(model, kv)
     core = EngineCore(
         _scheduler(plan.options, num_blocks),
-        ModelRunner(model, kv, kernels.to_numpy),
+        ModelRunner(forward, kv, kernels.to_numpy),
         tokenizer=tokenizer,
         vocab_size=plan.config.vocab_size,
         max_model_len=plan.options.max_model_len,

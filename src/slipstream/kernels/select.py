@@ -7,8 +7,8 @@ import importlib.util
 from slipstream.errors import ConfigError
 from slipstream.kernels.table import Kernels
 
-BACKENDS = ("auto", "reference")
-_NOT_BUILT = ("cpu", "triton")
+BACKENDS = ("auto", "reference", "cpu")
+_NOT_BUILT = ("triton",)
 
 
 def available_backends() -> tuple[str, ...]:
@@ -30,6 +30,10 @@ def select_kernels(name: str, *, num_threads: int | None = None) -> Kernels:
         )
     if name not in BACKENDS:
         raise ConfigError(f"unknown backend {name!r}.", where="backend", fix=f"Choose one of: {', '.join(BACKENDS)}.")
+    if name == "cpu":
+        from slipstream.kernels.cpu import cpu_kernels
+
+        return cpu_kernels(num_threads)
     if importlib.util.find_spec("torch") is None:
         raise ConfigError(
             "the reference backend needs PyTorch, which is not installed.",

@@ -89,3 +89,10 @@ class Kernels:
 
     moe_experts: Callable[[Tensor, Tensor, Sequence[Expert], ActivationKind], Tensor]
     """(x [T, hidden], routing, E experts, kind) -> sum of the chosen experts' gated MLPs times their weights."""
+
+    bind_stored: Callable[[str, str, tuple[int, ...], NDArray[np.uint8]], Weight | None] | None = None
+    """(kind, GGUF type name, shape, bytes): takes over a weight as a file stores it, flat bytes, rows in Hugging Face
+    order; None when it wants `bind` with the values instead. Raises ValueError for numbers that are not finite."""
+
+    compile: Callable[[Callable[[ForwardBatch, KVStorage], Tensor], KVStorage], Callable[..., Tensor]] | None = None
+    """(model, kv): the same model, faster, for this `kv` alone. None: call the model as it is."""

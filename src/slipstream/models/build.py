@@ -45,7 +45,12 @@ def load_model(
     def bind(slot: TensorSlot, values: NDArray[np.float32]) -> Weight:
         return kernels.bind(slot.kind, values)
 
-    weights = load_weights(family.slots(config), checkpoint, bind, progress=progress, ignore=family.ignorable)
+    def bind_stored(slot: TensorSlot, dtype: str, data: NDArray[np.uint8]) -> Weight | None:
+        return None if kernels.bind_stored is None else kernels.bind_stored(slot.kind, dtype, slot.shape, data)
+
+    weights = load_weights(
+        family.slots(config), checkpoint, bind, bind_stored=bind_stored, progress=progress, ignore=family.ignorable
+    )
     return build_model(family, config, weights, kernels, max_position=max_position, shard=shard)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ def load_weights(
     checkpoint: Checkpoint,
     bind: Callable[[TensorSlot, NDArray[np.float32]], T],
     *,
+    bind_stored: Callable[[TensorSlot, str, NDArray[np.uint8]], T | None] | None = None,
     progress: Callable[[int, int], None] | None = None,
     ignore: Ignore = (),
 ) -> dict[str, T]:
@@ -35,6 +37,8 @@ def load_weights(
         slots: every tensor of the model; two slots may share a file tensor only through disjoint parts of it.
         checkpoint: the opened model.
         bind: takes the slot and its values, float32, C-contiguous, of shape `slot.shape`; it may keep the array.
+        bind_stored: asked first, with the slot, the GGUF type name and the bytes as the file has them (rows in Hugging
+            Face order); None leaves the tensor to `bind`. Raises ValueError for numbers that are not finite.
         progress: called with (bytes done, bytes in all), stored bytes, before the first tensor and after each.
         ignore: file tensors, by name or predicate, that the model knows and does not need.
 
@@ -48,11 +52,43 @@ def load_weights(
         progress(done, total)
     bound: dict[str, T] = {}
     for source in sources:
-        bound[source.slot.name] = bind(source.slot, read_source(source, checkpoint))
+        value = None if bind_stored is None else _bind_stored(source, checkpoint, bind_stored)
+        bound[source.slot.name] = bind(source.slot, read_source(source, checkpoint)) if value is None else value
         done += source.nbytes
         if progress is not None:
             progress(done, total)
     return bound
+
+
+def _bind_stored(
+    source: TensorSource, checkpoint: Checkpoint, bind_stored: Callable[[TensorSlot, str, NDArray[np.uint8]], T | None]
+) -> T | None:
+    if source.offset or len(source.slot.shape) != 2:
+        return None
+    try:
+        return bind_stored(source.slot, source.info.dtype, stored_rows(source, checkpoint))
+    except ValueError as error:
+        raise ModelFormatError(
+            f"the tensor {show(source.info.name)}: {error}.",
+            where=str(checkpoint.path),
+            fix="The file is damaged; fetch it again.",
+        ) from error
+
+
+def stored_rows(source: TensorSource, checkpoint: Checkpoint) -> NDArray[np.uint8]:
+    """The bytes of one matrix slot as the file stores them, flat, rows in Hugging Face order.
+
+    Rows are whole numbers of blocks, so that they move without being decoded.
+    """
+    num_rows, columns = source.slot.shape
+    data = checkpoint.raw(source.info.name)
+    row_bytes = source.info.nbytes * columns // math.prod(source.info.shape)
+    first = source.rows[0] + (source.expert or 0) * source.info.shape[-2]
+    data = data[first * row_bytes : (first + num_rows) * row_bytes]
+    if source.rope_heads is None:
+        return data
+    pairs = data.reshape(source.rope_heads, -1, 2, row_bytes)
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(-1)
 
 
 def read_source(source: TensorSource, checkpoint: Checkpoint) -> NDArray[np.float32]:

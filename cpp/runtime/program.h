@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <variant>
+#include <vector>
+
+#include "kernels/cpu/ops.h"
+#include "runtime/aligned.h"
+#include "runtime/schedule.h"
+#include "runtime/thread_pool.h"
+
+namespace slipstream {
+
+// The arrays of one batch; see ForwardBatch in Python.
+struct BatchArrays {
+    int num_tokens = 0, num_rows = 0, num_logits = 0, table_width = 0;
+    const std::int32_t* token_ids = nullptr;
+    const std::int32_t* positions = nullptr;
+    const std::int32_t* slots = nullptr;
+    const std::int32_t* query_start = nullptr;
+    const std::int32_t* kv_len = nullptr;
+    const std::int32_t* block_table = nullptr;
+    const std::int32_t* logits_rows = nullptr;
+};
+
+// A model's forward as a list of fused ops over bound weights, one KV cache and workspaces of its own. Weights, vectors and
+// the cache belong to the caller and must outlive the program.
+class Program {
+  public:
+    Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool);
+
+    int add_rows(Domain domain, int columns);          // a float32 buffer
+    int add_output(int columns);                       // the buffer that `run` is given, rows by wanted logits
+    int add_tiles(Domain domain, int columns);         // quantised activations
+    void add(const EmbedOp& op);
+    void add(const TokenOp& op);
+    void add(const HeadNormOp& op);
+    void add(const RopeOp& op);
+    void add(LinearOp op, std::vector<Segment> segments);
+    void add(const GateOp& op);
+    void add(const SoftCapOp& op);
+    void add(AttentionOp op, int num_blocks);
+
+    int num_ops() const { return static_cast<int>(ops_.size()); }
+
+    // One step. `output` [num_logits, columns of the output]. Throws std::invalid_argument when an index is out of range.
+    void run(const BatchArrays& batch, float* output);
+
+    // The rows of a buffer as the last run left them, [rows][columns]. Throws std::invalid_argument when there are fewer.
+    void copy_rows(int buffer, int rows, int columns, float* out);
+
+    // Seconds of thread 0 per op since profiling was turned on, barriers included.
+    void set_profiling(bool on);
+    const std::vector<double>& profile() const { return seconds_; }
+    const char* op_name(int op) const;
+
+  private:
+    using Op = std::variant<EmbedOp, TokenOp, HeadNormOp, RopeOp, LinearOp, GateOp, SoftCapOp, AttentionOp>;
+    struct RowsBuffer {
+        Domain domain;
+        int columns;
+        bool output;
+        Aligned<float> data;
+        int capacity = 0;
+    };
+    struct TilesBuffer {
+        Domain domain;
+        int groups;
+        bool by_token = false;  // every thread may have a copy of its own
+        Aligned<std::int32_t> data;
+        std::size_t capacity = 0;
+    };
+    struct TilingBuffer {
+        std::vector<int> start, tile;
+    };
+
+    void check(const BatchArrays& batch) const;
+    void check_ref(Ref ref, int columns) const;
+    void check_tiles(int tiles, int columns) const;
+    void prepare(const BatchArrays& batch, float* output);
+    void prepare_tiling(Domain domain, int rows);
+    void execute(int thread);
+    bool skips_barrier(std::size_t i) const;
+    void need_scratch(int floats) { scratch_floats_ = floats > scratch_floats_ ? floats : scratch_floats_; }
+
+    const KernelTable& kernels_;
+    std::shared_ptr<ThreadPool> pool_;
+    std::vector<Op> ops_;
+    std::vector<char> may_skip_;  // by op
+    std::vector<std::unique_ptr<std::vector<Segment>>> segments_;
+    std::vector<std::unique_ptr<std::vector<int>>> bounds_;
+    std::vector<RowsBuffer> rows_;
+    std::vector<TilesBuffer> tiles_;
+    std::vector<std::unique_ptr<ScheduleBuilder>> builders_;
+    std::int64_t vocabulary_ = INT64_MAX;
+    int max_position_ = INT32_MAX, num_blocks_ = INT32_MAX, block_size_ = 0, output_columns_ = 0;
+    int scratch_floats_ = 64 * 64 + 64;
+
+    std::mutex running_;
+    Step step_;
+    std::vector<Rows> row_views_;
+    std::vector<Tiles> tile_views_;
+    std::vector<AttentionSchedule> schedules_;
+    TilingBuffer tilings_[2];
+    std::vector<Aligned<float>> scratch_;
+    std::vector<float*> scratch_views_;
+    int scratch_capacity_ = 0;
+    bool profiling_ = false;
+    std::vector<double> seconds_;
+};
+
+}  // namespace slipstream

@@ -1,0 +1,73 @@
+"""From a model's forward to native calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.kernels.batch import ForwardBatch
+from slipstream.kernels.cpu.graph import LOGITS, Graph, Node
+from slipstream.kernels.cpu.lower import lower
+from slipstream.kernels.cpu.native import Program, ThreadPool
+from slipstream.kv.storage import KVStorage
+
+Floats = NDArray[np.float32]
+
+
+class RecordedModel:
+    """model(batch, kv) -> logits [L, vocab] as numpy, for the one `kv` that it was recorded with.
+
+    Recording runs the model's forward once, here; a step is one native call without the GIL.
+
+    Raises ConfigError for an op or a shape that has no native form.
+    """
+
+    def __init__(
+        self, model: Callable[[ForwardBatch, KVStorage], Node], kv: KVStorage, pool: ThreadPool, instructions: str
+    ) -> None:
+        self._kv = kv
+        output = model(_any_batch(kv.spec.block_size), kv)
+        self.program = Program(pool, instructions)
+        self._result = lower(Graph(output), self.program)
+        self._columns = output.columns
+        self._domain = output.domain
+
+    def __call__(self, batch: ForwardBatch, kv: KVStorage) -> Floats:
+        """Raises ValueError for another `kv`, and when an index of the batch is out of range."""
+        if kv is not self._kv:
+            raise ValueError("a recorded model runs over the KV cache that it was recorded with")
+        return _run(self.program, self._result, self._columns, self._domain, batch)
+
+
+def evaluate(output: Node, pool: ThreadPool, instructions: str) -> Floats:
+    """Computes one node with the batch that it was called with; compiles anew every time, so not for serving."""
+    program = Program(pool, instructions)
+    return _run(program, lower(Graph(output), program), output.columns, output.domain, output.batch)
+
+
+def _run(program: Program, result: int | None, columns: int, domain: int, batch: ForwardBatch) -> Floats:
+    """`result` is the buffer to copy from; None when the program writes its output itself."""
+    logits = np.empty((len(batch.logits_rows), columns if result is None else 0), np.float32)
+    program.run(
+        batch.token_ids,
+        batch.positions,
+        batch.slots,
+        batch.query_start,
+        batch.kv_len,
+        batch.block_table,
+        batch.logits_rows,
+        logits,
+    )
+    if result is None:
+        return logits
+    out = np.empty((len(batch.logits_rows) if domain == LOGITS else batch.num_tokens, columns), np.float32)
+    program.copy_rows(result, out)
+    return out
+
+
+def _any_batch(block_size: int) -> ForwardBatch:
+    """One token; a forward makes the same ops whatever the batch."""
+    zero, one = np.zeros(1, np.int32), np.ones(1, np.int32)
+    return ForwardBatch(zero, zero, zero, np.array([0, 1], np.int32), one, zero[None], zero)

@@ -1,0 +1,106 @@
+"""Weights, rotation tables and the KV cache in the forms that the native kernels read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.kernels.cpu.native import PackedMatrix, ThreadPool
+from slipstream.kernels.specs import RopeTable
+from slipstream.kv.spec import KV_DTYPE_BYTES, KVSpec
+
+PACKED_DTYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F32", "F16", "BF16")
+_DIMENSIONS = {"linear": 2, "embedding": 2, "vector": 1}
+_GROUP = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CpuMatrix:
+    """[rows, columns], packed without loss in blocks of 16 rows."""
+
+    packed: PackedMatrix
+
+    @property
+    def rows(self) -> int:
+        return self.packed.rows
+
+    @property
+    def columns(self) -> int:
+        return self.packed.cols
+
+    def dequantize(self) -> NDArray[np.float32]:
+        """[rows, columns], exactly what the file's blocks mean."""
+        out = np.empty((self.rows, -(-self.columns // _GROUP) * _GROUP), np.float32)
+        for row in range(self.rows):
+            self.packed.unpack_row(row, out[row])
+        return np.ascontiguousarray(out[:, : self.columns])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CpuVector:
+    values: NDArray[np.float32]  # zero-padded to a multiple of 32
+    size: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CpuRope:
+    cos: NDArray[np.float32]  # [max_position, pairs]
+    sin: NDArray[np.float32]
+    interleaved: bool
+
+    @property
+    def native(self) -> tuple[NDArray[np.float32], NDArray[np.float32], bool]:
+        return self.cos, self.sin, self.interleaved
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CpuKVLayer:
+    """Blocks of one layer: for every KV head K [head_dim, block_size], then V [block_size, head_dim]."""
+
+    cache: NDArray[Any]  # flat; float32, or uint16 that holds float16 or bfloat16
+
+
+def bind(kind: str, array: NDArray[np.float32], pool: ThreadPool) -> CpuMatrix | CpuVector:
+    """Copies the array. Raises ValueError for an unknown kind, a wrong dtype or a wrong number of dimensions."""
+    if kind not in _DIMENSIONS:
+        raise ValueError(f"unknown weight kind {kind!r}: expected one of {', '.join(_DIMENSIONS)}")
+    if array.dtype != np.float32 or array.ndim != _DIMENSIONS[kind]:
+        expected = f"float32 with {_DIMENSIONS[kind]} dimensions"
+        raise ValueError(f"a {kind} weight is {expected}, not {array.dtype} {array.shape}")
+    if kind == "vector":
+        values = aligned_zeros(-(-array.size // _GROUP) * _GROUP, np.dtype(np.float32))
+        values[: array.size] = array
+        return CpuVector(values, array.size)
+    rows, columns = array.shape
+    return CpuMatrix(PackedMatrix("F32", rows, columns, np.ascontiguousarray(array).view(np.uint8).reshape(-1), pool))
+
+
+def bind_stored(
+    kind: str, dtype: str, shape: tuple[int, ...], data: NDArray[np.uint8], pool: ThreadPool
+) -> CpuMatrix | None:
+    """Takes over a matrix as a file stores it; None for what has no packed form of its own."""
+    if kind == "vector" or len(shape) != 2 or dtype not in PACKED_DTYPES:
+        return None
+    return CpuMatrix(PackedMatrix(dtype, shape[0], shape[1], data, pool))
+
+
+def bind_rope(table: RopeTable) -> CpuRope:
+    return CpuRope(
+        np.array(table.cos, np.float32, order="C"), np.array(table.sin, np.float32, order="C"), table.interleaved
+    )
+
+
+def new_kv(spec: KVSpec, num_blocks: int) -> list[CpuKVLayer]:
+    elements = num_blocks * spec.num_kv_heads * 2 * spec.block_size * spec.head_dim
+    dtype = np.dtype(np.float32 if KV_DTYPE_BYTES[spec.dtype] == 4 else np.uint16)
+    return [CpuKVLayer(aligned_zeros(elements, dtype)) for _ in range(spec.num_layers)]
+
+
+def aligned_zeros(count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Zeros at a multiple of 64 bytes. Memory is taken from the system only when it is first written."""
+    data = np.zeros(count * dtype.itemsize + 64, np.uint8)
+    start = -data.ctypes.data % 64
+    return data[start : start + count * dtype.itemsize].view(dtype)
