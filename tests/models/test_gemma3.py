@@ -81,19 +81,16 @@ def test_any_shape(
     lengths: list[int],
     block_size: int,
 ) -> None:
-    config = Gemma3TextConfig(
-        vocab_size=53,
-        hidden_size=12 * kv_heads * group,
-        intermediate_size=37,
-        num_hidden_layers=3,
-        num_attention_heads=kv_heads * group,
-        num_key_value_heads=kv_heads,
-        head_dim=head_dim,
-        max_position_embeddings=128,
-        sliding_window=window,
-        sliding_window_pattern=pattern,
-        rope_parameters=ROPES,
-    )
+    sizes = {
+        **SMALL,
+        "hidden_size": 12 * kv_heads * group,
+        "num_attention_heads": kv_heads * group,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "sliding_window": window,
+        "sliding_window_pattern": pattern,
+    }
+    config = Gemma3TextConfig(**sizes, rope_parameters=ROPES)
     check_family(tiny_model(config), tmp_path / "model", lengths=lengths, block_size=block_size, num_blocks=300)
 
 
@@ -115,7 +112,11 @@ def test_soft_caps(tmp_path: Path) -> None:
 @pytest.mark.fast
 def test_published_spelling_of_the_rotations(tmp_path: Path) -> None:
     """Files from before transformers 5: rope_theta and rope_scaling are global, rope_local_base_freq is local."""
-    old = {"rope_theta": 4096.0, "rope_local_base_freq": 64.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    old: dict[str, Any] = {
+        "rope_theta": 4096.0,
+        "rope_local_base_freq": 64.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }
     reference = tiny_model(Gemma3TextConfig(**SMALL, **old))
     assert reference.config.rope_parameters == ROPES
     new = load(save(reference, tmp_path)).config
