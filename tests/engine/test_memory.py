@@ -141,3 +141,9 @@ def test_half_is_exceeded_rather_than_the_context_shortened() -> None:
     one = 60 * MIB // 2048 * 16
     p = plan(weights=0, workspace=0, max_model_len=one, memory_utilization_asked=False)
     assert (p.max_model_len, p.num_blocks, len(p.warnings)) == (one, 60 * MIB // 2048, 1)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_too_few_blocks_asked_for_are_named_as_the_reason(asked: bool) -> None:
+    with pytest.raises(InsufficientMemoryError, match=r"num_blocks: 3 KV blocks were asked for, .* needs"):
+        plan(num_blocks=3, max_model_len=2048, max_model_len_asked=asked)

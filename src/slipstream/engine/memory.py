@@ -122,6 +122,8 @@ def plan_memory(
     if fitting < spec.blocks_for(max_model_len):
         shortest = max_model_len if max_model_len_asked else min(max_model_len, MIN_DERIVED_MODEL_LEN)
         effective_len = fitting * spec.block_size
+        if effective_len < shortest and num_blocks is not None:
+            raise _too_few_blocks(spec, num_blocks, shortest)
         if effective_len < shortest:
             raise _insufficient(spec, budget, total, free, weights, workspace, headroom, shortest, fitting)
     used = fitting
@@ -168,6 +170,14 @@ def _too_many_blocks(spec: KVSpec, asked: int, fitting: int) -> InsufficientMemo
         f"({gib(fitting * spec.bytes_per_block)}).",
         where="num_blocks",
         fix="Ask for fewer, or raise memory_utilization.",
+    )
+
+
+def _too_few_blocks(spec: KVSpec, asked: int, length: int) -> InsufficientMemoryError:
+    return InsufficientMemoryError(
+        f"{asked} KV blocks were asked for, but one sequence of {length} tokens needs {spec.blocks_for(length)}.",
+        where="num_blocks",
+        fix="Ask for more, or lower max_model_len.",
     )
 
 
