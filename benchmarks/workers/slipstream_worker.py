@@ -1,0 +1,52 @@
+"""Slipstream's side of benchmarks/peers.py, through the public `LLM` and its core."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from time import perf_counter
+
+sys.path.insert(0, str(Path(__file__).parent))
+from protocol import serve
+
+from slipstream import LLM, GenerationRequest, SamplingParams
+from slipstream.version import installed_version
+
+
+class Slipstream:
+    name = "slipstream"
+
+    def load(self, model: str, threads: int, max_tokens: int, max_seqs: int) -> None:
+        self._llm = LLM(
+            model,
+            num_threads=threads,
+            enable_prefix_caching=False,
+            max_num_seqs=max_seqs,
+            num_blocks=max_seqs * -(-max_tokens // 16),
+        )
+        self.version = f"{installed_version()} ({self._llm.plan.options.backend})"
+        self._count = 0
+
+    def prefill(self, prompts: list[list[int]]) -> tuple[float, int]:
+        started = perf_counter()
+        self._llm.generate(prompts, SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
+        return perf_counter() - started, sum(map(len, prompts))
+
+    def decode(self, prompts: list[list[int]], steps: int) -> tuple[float, int]:
+        core = self._llm._core
+        params = SamplingParams(temperature=0, max_tokens=steps + 1, ignore_eos=True)
+        for prompt in prompts:
+            self._count += 1
+            core.add(GenerationRequest(f"bench-{self._count}", tuple(prompt), params))
+        first = 0
+        while first < len(prompts):
+            first += sum(len(delta.token_ids) for delta in core.step())
+        tokens = -(first - len(prompts))
+        started = perf_counter()
+        while core.has_work:
+            tokens += sum(len(delta.token_ids) for delta in core.step())
+        return perf_counter() - started, tokens
+
+
+if __name__ == "__main__":
+    serve(Slipstream())
