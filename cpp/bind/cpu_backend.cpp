@@ -47,25 +47,48 @@ using Cache = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Place = std::pair<int, int>;  // (buffer, column); buffer -1: none
 using RopeTable = std::tuple<OutFloats2, OutFloats2, bool>;
 
+// The empty matrix of this type and shape; `type` says how a file keeps it.
+Matrix matrix_of(const std::string& dtype, std::int64_t rows, std::int64_t cols, slipstream::SourceType& type) {
+    if (!slipstream::find_source_type(dtype, type)) throw std::invalid_argument("no packed form for " + dtype);
+    if (rows < 1 || cols < 1 || rows > INT32_MAX / 2 || cols > INT32_MAX / 2) throw std::invalid_argument("a matrix has at least one row and column");
+    if (cols % type.block_columns != 0) {
+        throw std::invalid_argument(std::to_string(cols) + " columns are not a multiple of " + dtype + "'s block of " +
+                                    std::to_string(type.block_columns));
+    }
+    Matrix matrix;
+    matrix.format = type.format;
+    matrix.rows = rows;
+    matrix.cols = cols;
+    return matrix;
+}
+
+std::size_t packed_num_bytes(const std::string& dtype, std::int64_t rows, std::int64_t cols) {
+    slipstream::SourceType type;
+    return matrix_of(dtype, rows, cols, type).num_bytes();
+}
+
+void check_num_bytes(const std::string& dtype, std::int64_t rows, std::int64_t cols, std::size_t have, std::size_t expected) {
+    if (have == expected) return;
+    throw std::invalid_argument(std::to_string(have) + " bytes, but " + std::to_string(rows) + " x " + std::to_string(cols) + " " +
+                                dtype + " take " + std::to_string(expected));
+}
+
 class PackedMatrix {
   public:
+    // Over bytes that were packed before and stay as they are, with at least 64 readable bytes behind them.
+    PackedMatrix(const std::string& dtype, std::int64_t rows, std::int64_t cols, const Bytes& packed) : owner_(packed) {
+        slipstream::SourceType type;
+        matrix_ = matrix_of(dtype, rows, cols, type);
+        check_num_bytes(dtype, rows, cols, packed.size(), matrix_.num_bytes());
+        if (reinterpret_cast<std::uintptr_t>(packed.data()) % 64 != 0) throw std::invalid_argument("packed bytes start at a multiple of 64");
+        matrix_.data = packed.data();
+    }
+
     PackedMatrix(const std::string& dtype, std::int64_t rows, std::int64_t cols, const Bytes& source, ThreadPool& pool) {
         slipstream::SourceType type;
-        if (!slipstream::find_source_type(dtype, type)) throw std::invalid_argument("no packed form for " + dtype);
-        if (rows < 1 || cols < 1 || rows > INT32_MAX / 2 || cols > INT32_MAX / 2) throw std::invalid_argument("a matrix has at least one row and column");
-        if (cols % type.block_columns != 0) {
-            throw std::invalid_argument(std::to_string(cols) + " columns are not a multiple of " + dtype + "'s block of " +
-                                        std::to_string(type.block_columns));
-        }
-        const std::size_t expected = static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols / type.block_columns) *
-                                     static_cast<std::size_t>(type.block_bytes);
-        if (source.size() != expected) {
-            throw std::invalid_argument(std::to_string(source.size()) + " bytes, but " + std::to_string(rows) + " x " +
-                                        std::to_string(cols) + " " + dtype + " take " + std::to_string(expected));
-        }
-        matrix_.format = type.format;
-        matrix_.rows = rows;
-        matrix_.cols = cols;
+        matrix_ = matrix_of(dtype, rows, cols, type);
+        check_num_bytes(dtype, rows, cols, source.size(), static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols / type.block_columns) *
+                                                              static_cast<std::size_t>(type.block_bytes));
         // Kernels read whole vectors and prefetch ahead.
         data_ = slipstream::aligned_zeros<std::uint8_t>(matrix_.num_bytes() + 64);
         matrix_.data = data_.get();
@@ -104,6 +127,7 @@ class PackedMatrix {
 
   private:
     slipstream::Aligned<std::uint8_t> data_;
+    Bytes owner_;  // of bytes that are not data_
     Matrix matrix_;
 };
 
@@ -379,6 +403,18 @@ void bind_cpu_backend(nb::module_& m) {
         .def_prop_ro("num_threads", &ThreadPool::size);
     nb::class_<PackedMatrix>(m, "PackedMatrix")
         .def(nb::init<const std::string&, std::int64_t, std::int64_t, const Bytes&, ThreadPool&>(), "dtype"_a, "rows"_a, "cols"_a, "source"_a.noconvert(), "pool"_a)
+        .def_static(
+            "adopt",
+            [](const std::string& dtype, std::int64_t rows, std::int64_t cols, const Bytes& packed) {
+                return PackedMatrix(dtype, rows, cols, packed);
+            },
+            "dtype"_a, "rows"_a, "cols"_a, "packed"_a.noconvert())
+        .def_static("size_of", &packed_num_bytes, "dtype"_a, "rows"_a, "cols"_a)
+        .def_prop_ro("data",
+                     [](nb::handle_t<PackedMatrix> self) {
+                         const Matrix& matrix = nb::cast<const PackedMatrix&>(self).view();
+                         return nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>(matrix.data, {matrix.num_bytes()}, self);
+                     })
         .def_prop_ro("rows", &PackedMatrix::rows)
         .def_prop_ro("cols", &PackedMatrix::cols)
         .def_prop_ro("nbytes", &PackedMatrix::num_bytes)

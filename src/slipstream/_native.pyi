@@ -55,6 +55,22 @@ class PackedMatrix:
     """
 
     def __init__(self, dtype: str, rows: int, cols: int, source: NDArray[np.uint8], pool: ThreadPool) -> None: ...
+    @staticmethod
+    def adopt(dtype: str, rows: int, cols: int, packed: NDArray[np.uint8]) -> PackedMatrix:
+        """Over `packed`, the `data` of an equal matrix, without a copy or a look at the values.
+
+        It must start at a multiple of 64 bytes, stay as it is, and have 64 readable bytes behind it. Raises
+        ValueError for another alignment or number of bytes.
+        """
+
+    @staticmethod
+    def size_of(dtype: str, rows: int, cols: int) -> int:
+        """Bytes of `data`. Raises ValueError for a type without a packed form or a shape that it does not divide."""
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The packed bytes, read-only, flat, without a copy."""
+
     @property
     def rows(self) -> int: ...
     @property
