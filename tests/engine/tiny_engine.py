@@ -34,13 +34,13 @@ WINDOW = 6
 
 
 class Characters:
-    """A tokenizer of one two-byte character per token."""
+    """A tokenizer of one two-byte character per token; a space is the last of the tiny models' tokens."""
 
     special_ids: frozenset[int] = frozenset()
     strips_leading_space = False
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return [ord(char) - 0x100 for char in text]
+        return [98 if char == " " else ord(char) - 0x100 for char in text]
 
     def token_bytes(self, token_id: int) -> bytes:
         return chr(0x100 + token_id).encode()
