@@ -97,7 +97,7 @@ class TestTokenizer:
 
     def test_of_a_gguf_file(self, tiny_folder: Path, tmp_path: Path) -> None:
         vocab = json.loads((tiny_folder / "tokenizer.json").read_text())["model"]["vocab"]
-        tokens = sorted(vocab, key=vocab.__getitem__)
+        tokens = [*sorted(vocab, key=vocab.__getitem__), "ab"]
         writer = gguf.GGUFWriter(tmp_path / "vocab.gguf", "llama")
         writer.add_tokenizer_model("gpt2")
         writer.add_tokenizer_pre("gpt-2")
