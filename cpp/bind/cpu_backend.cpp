@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -390,10 +391,52 @@ class BoundProgram {
     int output_columns_ = 0;
 };
 
+// What all threads together reach, by name: multiply-adds per second, bytes per second.
+std::vector<std::pair<std::string, double>> ceilings(ThreadPool& pool, const std::string& kernels, std::size_t num_bytes, int rounds) {
+    struct Job {
+        const slipstream::KernelTable& table;
+        int what, threads;
+        const std::uint8_t* data;
+        std::int64_t bytes;  // per thread
+        std::atomic<std::int64_t> work{0};
+    };
+    const slipstream::KernelTable& table = kernels_by_name(kernels);
+    const auto per_thread = static_cast<std::int64_t>(num_bytes / static_cast<std::size_t>(pool.size()) / 1024 * 1024);
+    if (per_thread < 1024 || rounds < 1) throw std::invalid_argument("num_bytes must be at least 1024 per thread, rounds 1 or more");
+    const auto data = slipstream::aligned_zeros<std::uint8_t>(static_cast<std::size_t>(per_thread) * static_cast<std::size_t>(pool.size()));
+    std::fill_n(data.get(), per_thread * pool.size(), std::uint8_t{1});
+    const nb::gil_scoped_release unlocked;
+    std::vector<std::pair<std::string, double>> out;
+    const char* const names[] = {"maddubs", "fma", "read"};
+    for (int what = 0; what < 3; ++what) {
+        double best = 0.0;
+        for (int round = 0; round < rounds; ++round) {
+            Job job{table, what, pool.size(), data.get(), per_thread};
+            const auto start = std::chrono::steady_clock::now();
+            pool.run(
+                [](void* context, int thread) {
+                    Job& j = *static_cast<Job*>(context);
+                    float sink = 0.0f;
+                    std::int64_t work = j.bytes;
+                    if (j.what == 0) work = j.table.spin_maddubs(1 << 20, &sink);
+                    else if (j.what == 1) work = j.table.spin_fma(1 << 19, &sink);
+                    else j.table.read_streams(j.data + j.bytes * thread, j.bytes, &sink);
+                    j.work.fetch_add(work + (sink == 0.123f ? 1 : 0));
+                },
+                &job);
+            const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+            best = std::max(best, static_cast<double>(job.work.load()) / seconds);
+        }
+        out.emplace_back(names[what], best);
+    }
+    return out;
+}
+
 }  // namespace
 
 void bind_cpu_backend(nb::module_& m) {
     m.def("kernel_sets", &kernel_sets);
+    m.def("ceilings", &ceilings, "pool"_a, "kernels"_a, "num_bytes"_a, "rounds"_a);
     nb::class_<ThreadPool>(m, "ThreadPool")
         .def("__init__",
              [](ThreadPool* self, int num_threads) {

@@ -119,6 +119,7 @@ void Program::add(LinearOp op, std::vector<Segment> segments) {
         const int out = static_cast<int>(first.rows);
         if (segments.size() != 2 || segments[1].matrix.rows != first.rows || out % 32 != 0) refuse("gate and up must be alike, with rows a multiple of 32");
         check_tiles(op.gated_tiles, out);
+        need_scratch(2 * out + 64);
         check_ref(op.gated_out, out);
         for (int t = 0; t <= pool_->size(); ++t) bounds.push_back(static_cast<int>(static_cast<std::int64_t>(out / 32) * t / pool_->size()));
     } else {

@@ -14,7 +14,7 @@ inline void pause() {
 }
 
 // A barrier is passed in a fraction of a microsecond unless a member has lost its processor: then give ours away.
-constexpr int kSpinsBeforeYield = 4000;
+constexpr int kSpinsBeforeYield = 30000;
 // Between two steps of a busy engine lies less than a millisecond.
 constexpr int kSpinsBeforeSleep = 60000;
 

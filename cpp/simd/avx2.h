@@ -81,6 +81,7 @@ SLIPSTREAM_INLINE I32x8 load_i8_i32(const std::uint8_t* p) {
 SLIPSTREAM_INLINE U8x32 load_u8(const std::uint8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
+SLIPSTREAM_INLINE U8x32 xor_u8(U8x32 a, U8x32 b) { return _mm256_xor_si256(a, b); }
 SLIPSTREAM_INLINE U8x32 low_nibbles(U8x32 x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
 SLIPSTREAM_INLINE U8x32 high_nibbles(U8x32 x) {
     return _mm256_and_si256(_mm256_srli_epi16(x, 4), _mm256_set1_epi8(15));

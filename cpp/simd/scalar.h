@@ -204,6 +204,10 @@ SLIPSTREAM_INLINE I32x8 sign_i8(I32x8 x, U8x32 sign) {
     std::memcpy(x.lane, bytes, 32);
     return x;
 }
+SLIPSTREAM_INLINE U8x32 xor_u8(U8x32 a, U8x32 b) {
+    for (int i = 0; i < 32; ++i) a.lane[i] = static_cast<std::uint8_t>(a.lane[i] ^ b.lane[i]);
+    return a;
+}
 SLIPSTREAM_INLINE I16x16 add_i16(I16x16 a, I16x16 b) {
     for (int i = 0; i < 16; ++i) a.lane[i] = static_cast<std::int16_t>(a.lane[i] + b.lane[i]);
     return a;

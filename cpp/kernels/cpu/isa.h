@@ -3,6 +3,7 @@
 // Included by one file per instruction set, which defines SLIPSTREAM_ISA and is compiled with that set's flags.
 
 #include "kernels/cpu/attention_ops.h"
+#include "kernels/cpu/ceilings.h"
 #include "kernels/cpu/linear_ops.h"
 #include "kernels/cpu/token_ops.h"
 
@@ -10,7 +11,8 @@ namespace slipstream::SLIPSTREAM_ISA {
 
 static const KernelTable& kernel_table(const char* name) {
     static const KernelTable table = {name,     run_embed, run_token,           run_head_norm, run_rope, run_linear,
-                                      run_gate, run_soft_cap, run_attention_write, run_attention, run_attention_merge};
+                                      run_gate, run_soft_cap, run_attention_write, run_attention, run_attention_merge,
+                                      spin_maddubs, spin_fma, read_streams};
     return table;
 }
 

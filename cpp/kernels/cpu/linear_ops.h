@@ -9,6 +9,9 @@ using TileKernel = void (*)(const std::uint8_t* block, const std::int32_t* a, in
 using DenseKernel = void (*)(const std::uint8_t* block, const float* x, std::ptrdiff_t ldx, std::int64_t cols, float* out,
                              int ldo);
 constexpr int kStreams = 4;
+// Tiles (of 6 tokens) that every block of weights meets before the next tiles come: the block stays in the first-level cache,
+// the tiles in the second, and memory is read once per panel.
+constexpr int kPanelTiles = 8;
 using StreamKernel = void (*)(const std::uint8_t* const* blocks, const std::int32_t* a, int groups, float* out);
 
 struct FormatKernels {
@@ -115,18 +118,15 @@ SLIPSTREAM_INLINE void many_rows(const LinearOp& op, const Step& step, const Seg
     const Tiling& tiling = step.tiling[op.domain];
     const FormatKernels& kernels = kernels_of(segment.matrix.format);
     const int groups = static_cast<int>(segment.matrix.num_groups());
-    // Few rows: a block stays in the first-level cache while all tiles pass. Many: several blocks per pass of the tiles.
-    const int width = tiling.rows <= 64 ? 1 : groups <= 32 ? 4 : 2;
-    float out[kMaxTile * 64];
-    for (std::int64_t block = first; block < last; block += width) {
-        const int n = static_cast<int>(last - block < width ? last - block : width);
-        for (int i = 0; i < tiling.num_tiles; ++i) {
-            const int start = tiling.start[i], size = tiling.start[i + 1] - start;
-            const std::int32_t* a = tile_words(step, op.tiles, op.domain, i, thread);
-            const TileKernel kernel = i == 0 && width == 1 ? kernels.prefetching[size] : kernels.tile[size];
-            for (int b = 0; b < n; ++b) kernel(segment.matrix.block(block + b), a, groups, out + 16 * b, 64);
-            for (int t = 0; t < size; ++t) {
-                for (int b = 0; b < n; ++b) finish(segment, step, block + b, start + t, out + 64 * t + 16 * b);
+    float out[kMaxTile * 16];
+    for (int panel = 0; panel < tiling.num_tiles; panel += kPanelTiles) {
+        const int end = panel + kPanelTiles < tiling.num_tiles ? panel + kPanelTiles : tiling.num_tiles;
+        for (std::int64_t block = first; block < last; ++block) {
+            for (int i = panel; i < end; ++i) {
+                const int start = tiling.start[i], size = tiling.start[i + 1] - start;
+                const std::int32_t* a = tile_words(step, op.tiles, op.domain, i, thread);
+                (i == 0 ? kernels.prefetching : kernels.tile)[size](segment.matrix.block(block), a, groups, out, 16);
+                for (int t = 0; t < size; ++t) finish(segment, step, block, start + t, out + 16 * t);
             }
         }
     }
@@ -164,26 +164,32 @@ SLIPSTREAM_INLINE void finish_gated(const LinearOp& op, const Step& step, std::i
     }
 }
 
-SLIPSTREAM_INLINE void gated_one_row(const LinearOp& op, const Step& step, const std::int32_t* a, std::int64_t first,
-                                     std::int64_t last) {
-    const Matrix &gate = op.segments[0].matrix, &up = op.segments[1].matrix;
-    const int groups = static_cast<int>(gate.num_groups());
-    // Pairs `first + i` and `first + half + i` go together: four streams for gate and for up each.
-    const std::int64_t half = (last - first) / 2;
-    const auto run = [&](std::int64_t one, std::int64_t two, int n) {
-        const std::uint8_t *gates[4], *ups[4];
-        const std::int64_t pairs[2] = {one, two};
-        float g[64], u[64];
-        for (int i = 0; i < 2 * n; ++i) {
-            gates[i] = gate.block(2 * pairs[i / 2] + i % 2);
-            ups[i] = up.block(2 * pairs[i / 2] + i % 2);
+// Blocks first .. first + count - 1 of one matrix times one token, in `streams` sequential streams. out [count][16].
+SLIPSTREAM_INLINE void stream_blocks(const Matrix& m, std::int64_t first, std::int64_t count, const std::int32_t* a, float* out) {
+    const FormatKernels& kernels = kernels_of(m.format);
+    const int groups = static_cast<int>(m.num_groups());
+    const std::int64_t part = count / kStreams;
+    float y[kStreams * 16];
+    const auto run = [&](std::int64_t from, std::int64_t stride, int n) {
+        const std::uint8_t* blocks[kStreams];
+        for (int i = 0; i < n; ++i) blocks[i] = m.block(first + from + i * stride);
+        kernels.streams[n](blocks, a, groups, y);
+        for (int i = 0; i < n; ++i) {
+            store(out + 16 * (from + i * stride), load(y + 16 * i));
+            store(out + 16 * (from + i * stride) + 8, load(y + 16 * i + 8));
         }
-        kernels_of(gate.format).streams[2 * n](gates, a, groups, g);
-        kernels_of(up.format).streams[2 * n](ups, a, groups, u);
-        for (int i = 0; i < n; ++i) finish_gated(op, step, pairs[i], 0, g + 32 * i, u + 32 * i);
     };
-    for (std::int64_t i = 0; i < half; ++i) run(first + i, first + half + i, 2);
-    if ((last - first) % 2 != 0) run(last - 1, last - 1, 1);
+    for (std::int64_t i = 0; i < part; ++i) run(i, part, kStreams);
+    if (part * kStreams < count) run(part * kStreams, 1, static_cast<int>(count - part * kStreams));
+}
+
+SLIPSTREAM_INLINE void gated_one_row(const LinearOp& op, const Step& step, const std::int32_t* a, std::int64_t first,
+                                     std::int64_t last, int thread) {
+    float* gate = step.scratch[thread];
+    float* up = gate + 32 * (last - first);
+    stream_blocks(op.segments[0].matrix, 2 * first, 2 * (last - first), a, gate);
+    stream_blocks(op.segments[1].matrix, 2 * first, 2 * (last - first), a, up);
+    for (std::int64_t pair = first; pair < last; ++pair) finish_gated(op, step, pair, 0, gate + 32 * (pair - first), up + 32 * (pair - first));
 }
 
 SLIPSTREAM_INLINE void gated_many_rows(const LinearOp& op, const Step& step, std::int64_t first, std::int64_t last, int thread) {
@@ -191,26 +197,24 @@ SLIPSTREAM_INLINE void gated_many_rows(const LinearOp& op, const Step& step, std
     const Matrix &gate = op.segments[0].matrix, &up = op.segments[1].matrix;
     const FormatKernels &gate_kernels = kernels_of(gate.format), &up_kernels = kernels_of(up.format);
     const int groups = static_cast<int>(gate.num_groups());
-    const bool few = tiling.rows <= 64;
-    float* out = step.scratch[thread];  // [rows or tile][64]: 32 of gate, 32 of up
-    const auto multiply = [&](std::int64_t pair, int b, int i, float* to, bool ahead) {
-        const FormatKernels& kernels = b < 2 ? gate_kernels : up_kernels;
-        const int size = tiling.start[i + 1] - tiling.start[i];
-        const std::uint8_t* block = (b < 2 ? gate : up).block(2 * pair + b % 2);
-        (ahead ? kernels.prefetching : kernels.tile)[size](block, tile_words(step, op.tiles, op.domain, i, thread), groups, to + 16 * b, 64);
-    };
-    for (std::int64_t pair = first; pair < last; ++pair) {
-        if (few) {
+    float* out = step.scratch[thread];  // [rows of a panel][64]: 32 of gate, 32 of up
+    for (int panel = 0; panel < tiling.num_tiles; panel += kPanelTiles) {
+        const int end = panel + kPanelTiles < tiling.num_tiles ? panel + kPanelTiles : tiling.num_tiles;
+        const int row0 = tiling.start[panel];
+        for (std::int64_t pair = first; pair < last; ++pair) {
             for (int b = 0; b < 4; ++b) {
-                for (int i = 0; i < tiling.num_tiles; ++i) multiply(pair, b, i, out + 64 * tiling.start[i], i == 0);
+                const FormatKernels& kernels = b < 2 ? gate_kernels : up_kernels;
+                const std::uint8_t* block = (b < 2 ? gate : up).block(2 * pair + b % 2);
+                for (int i = panel; i < end; ++i) {
+                    const int size = tiling.start[i + 1] - tiling.start[i];
+                    const std::int32_t* a = tile_words(step, op.tiles, op.domain, i, thread);
+                    float* to = out + 64 * (tiling.start[i] - row0) + 16 * b;
+                    (i == 0 ? kernels.prefetching : kernels.tile)[size](block, a, groups, to, 64);
+                }
             }
-            for (int row = 0; row < tiling.rows; ++row) finish_gated(op, step, pair, row, out + 64 * row, out + 64 * row + 32);
-            continue;
-        }
-        for (int i = 0; i < tiling.num_tiles; ++i) {
-            for (int b = 0; b < 4; ++b) multiply(pair, b, i, out, false);
-            for (int row = tiling.start[i], t = 0; row < tiling.start[i + 1]; ++row, ++t) {
-                finish_gated(op, step, pair, row, out + 64 * t, out + 64 * t + 32);
+            for (int row = row0; row < tiling.start[end]; ++row) {
+                const float* both = out + 64 * (row - row0);
+                finish_gated(op, step, pair, row, both, both + 32);
             }
         }
     }
@@ -221,7 +225,7 @@ SLIPSTREAM_KERNEL void run_linear(const LinearOp& op, const Step& step, int thre
     const int rows = step.tiling[op.domain].rows;
     if (first >= last || rows == 0) return;
     if (op.gated) {
-        if (rows == 1) gated_one_row(op, step, tile_words(step, op.tiles, op.domain, 0, thread), first, last);
+        if (rows == 1) gated_one_row(op, step, tile_words(step, op.tiles, op.domain, 0, thread), first, last, thread);
         else gated_many_rows(op, step, first, last, thread);
         return;
     }

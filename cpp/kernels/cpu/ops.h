@@ -188,6 +188,10 @@ struct KernelTable {
     void (*attention_write)(const AttentionOp&, const Step&, int thread);
     void (*attention)(const AttentionOp&, const Step&, int thread);
     void (*attention_merge)(const AttentionOp&, const Step&, int thread);
+    // Ceilings; the first two return multiply-adds.
+    std::int64_t (*spin_maddubs)(std::int64_t rounds, float* sink);
+    std::int64_t (*spin_fma)(std::int64_t rounds, float* sink);
+    void (*read_streams)(const std::uint8_t* p, std::int64_t bytes, float* sink);
 };
 
 constexpr int kChunk = 256;       // keys; long contexts are split at its multiples
