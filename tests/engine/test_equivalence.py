@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.models.hf_configs import TINY
 from tiny_engine import TinyEngine, tiny_model, tokens
 
 from slipstream import LLM, SamplingParams
 from slipstream.engine.outputs import RequestOutput
 from slipstream.engine.queue import PriorityOrder
+from slipstream.models.registry import FAMILIES
 
 GREEDY = {"temperature": 0.0}
 SEEDED = {"temperature": 1.3, "top_k": 40, "top_p": 0.97, "min_p": 0.001}
@@ -254,3 +256,21 @@ def test_random_workloads(seed: int) -> None:
             whole = right.token_ids if got.finish_reason == "length" else right.token_ids[: len(got.token_ids)]
             assert got.token_ids == whole
             assert got.logprobs == (None if not right.logprobs or not whole else right.logprobs[: len(whole)])
+
+
+@pytest.mark.parametrize("architecture", sorted(name for family in FAMILIES for name in family.hf_architectures))
+def test_every_family_under_pressure(architecture: str) -> None:
+    """Small chunks, a warm cache, preemption and shuffled blocks at once."""
+    if architecture not in TINY:
+        pytest.fail(f"{architecture} has no tiny configuration in tests/models/hf_configs.py")
+    model = tiny_model(architecture)
+    requests = workload(SEEDED, 14, prompt_logprobs=0)[::2] + workload(SEEDED, 14)[1::2]
+    expected = TinyEngine(model, enable_chunked_prefill=False).alone(requests)
+    engine = TinyEngine(model, num_blocks=14, caching=True, shuffle=3, max_num_batched_tokens=11)
+    for _ in range(2):
+        outputs = engine.answer(requests)
+        assert tokens(outputs) == tokens(expected)
+        assert logprobs_of(outputs) == logprobs_of(expected)
+    stats = engine.core.stats()
+    assert stats.num_preemptions > 0
+    assert stats.num_cached_tokens > 0
