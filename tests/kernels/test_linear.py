@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipstream.kernels.reference.tile import ROWS, cut_rows, row_tiles
 from slipstream.kernels.select import select_kernels
 
 pytestmark = pytest.mark.fast
@@ -27,11 +28,24 @@ def test_product(rows: int) -> None:
     assert got.shape == (rows, 7)
 
 
+def test_tiles_hold_all_rows_with_little_padding() -> None:
+    assert cut_rows(0, (4, 16, 64)) == []
+    assert cut_rows(3, (4, 16, 64)) == [4]
+    assert cut_rows(5, (4, 16, 64)) == [16]
+    assert cut_rows(150, (4, 16, 64)) == [64, 64, 16, 16]
+    assert cut_rows(33, (16,)) == [16, 16, 16]
+    assert cut_rows(68, (16, 64)) == [64, 16]
+
+
+def test_weights_too_large_to_try_have_one_tile() -> None:
+    assert row_tiles(2**20, 2**10, 1) == (ROWS,)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     columns=st.integers(1, 300),
     outputs=st.integers(1, 300),
-    rows=st.integers(1, 40),
+    rows=st.integers(1, 150),
     threads=st.sampled_from([1, 2]),
     seed=st.integers(0, 99),
 )

@@ -48,12 +48,12 @@ def attention(
 
 def _write(cache: torch.Tensor, x: torch.Tensor, batch: ForwardBatch, spec: AttentionSpec) -> None:
     slots = index(batch.slots)
-    cache.flatten(0, 1)[slots] = x.reshape(-1, spec.num_kv_heads, spec.head_dim).to(cache.dtype)
+    cache.flatten(0, 1).index_copy_(0, slots, x.reshape(-1, spec.num_kv_heads, spec.head_dim).to(cache.dtype))
 
 
 def _gather(cache: torch.Tensor, blocks: torch.Tensor, length: int) -> torch.Tensor:
     """-> [K, tiles, KEYS, D] float32; zero beyond `length`, whatever the blocks hold there."""
-    tokens = pad_rows(cache[blocks].flatten(0, 1)[:length].float(), KEYS)
+    tokens = pad_rows(cache.index_select(0, blocks).flatten(0, 1)[:length].float(), KEYS)
     return tokens.reshape(-1, KEYS, *tokens.shape[1:]).permute(2, 0, 1, 3)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from slipstream.kernels.reference.tile import COLUMNS, pad_rows
+from slipstream.kernels.reference.tile import COLUMNS, pad_rows, row_tiles
 from slipstream.kernels.specs import RopeTable
 from slipstream.kv.spec import KV_DTYPE_BYTES, KVSpec
 
@@ -47,7 +47,11 @@ def bind(kind: str, array: NDArray[np.float32]) -> Matrix | torch.Tensor:
         expected = f"float32 with {_DIMENSIONS[kind]} dimensions"
         raise ValueError(f"a {kind} weight is {expected}, not {array.dtype} {array.shape}")
     data = torch.tensor(array)
-    return data if kind == "vector" else Matrix(pad_rows(data, COLUMNS), array.shape[0])
+    if kind == "vector":
+        return data
+    data = pad_rows(data, COLUMNS)
+    row_tiles(data.shape[0], data.shape[1], torch.get_num_threads())  # tried now, not in the first step
+    return Matrix(data, array.shape[0])
 
 
 def bind_rope(table: RopeTable) -> BoundRope:

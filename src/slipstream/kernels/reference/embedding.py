@@ -11,10 +11,10 @@ from slipstream.kernels.reference.index import index
 
 def embedding(batch: ForwardBatch, table: Matrix, scale: float) -> torch.Tensor:
     """-> [T, hidden]."""
-    rows = table.data[index(batch.token_ids)]
+    rows = table.data.index_select(0, index(batch.token_ids))
     return rows if scale == 1.0 else rows * scale
 
 
 def select_rows(x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     """x [T, n] -> [L, n]."""
-    return x[index(batch.logits_rows)]
+    return x.index_select(0, index(batch.logits_rows))

@@ -12,8 +12,8 @@ from slipstream.kernels.reference.index import index
 def rope(x: torch.Tensor, batch: ForwardBatch, table: BoundRope, head_dim: int) -> torch.Tensor:
     """x [T, heads * head_dim] -> the same shape, rotated. Raises IndexError for a position outside the table."""
     positions = index(batch.positions)
-    cos = table.cos[positions][:, None, :]  # [T, 1, pairs]
-    sin = table.sin[positions][:, None, :]
+    cos = table.cos.index_select(0, positions)[:, None, :]  # [T, 1, pairs]
+    sin = table.sin.index_select(0, positions)[:, None, :]
     pairs = table.cos.shape[1]
     heads = x.reshape(x.shape[0], -1, head_dim)
     rotated, rest = heads[..., : 2 * pairs], heads[..., 2 * pairs :]
@@ -23,4 +23,4 @@ def rope(x: torch.Tensor, batch: ForwardBatch, table: BoundRope, head_dim: int) 
     else:
         a, b = rotated[..., :pairs], rotated[..., pairs:]
         turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
-    return torch.cat([turned, rest], dim=-1).reshape(x.shape)
+    return (torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned).reshape(x.shape)
