@@ -58,6 +58,7 @@ def test_defaults_with_plenty_of_memory() -> None:
         backend="reference",
         dtype="float32",
         max_model_len=2048,
+        weight_cache=False,
         block_size=16,
         memory_utilization=0.9,
         num_blocks=None,
@@ -203,3 +204,11 @@ def test_the_kv_cache_may_have_its_own_type() -> None:
     resolved = run(kv_dtype="float16")
     assert (resolved.effective.dtype, resolved.effective.kv_dtype) == ("float32", "float16")
     assert not decision(resolved, "kv_dtype").overruled
+
+
+def test_the_weight_cache_is_on_where_the_backend_packs_weights() -> None:
+    assert run(backends=("cpu",)).effective.weight_cache
+    assert not run(backends=("cpu",), weight_cache=False).effective.weight_cache
+    refused = decision(run(weight_cache=True), "weight_cache")
+    assert refused.overruled
+    assert refused.why == "backend reference does not pack weights"

@@ -27,6 +27,7 @@ BAD_VALUES: list[tuple[str, str, Any]] = [
     ("model", "dtype", None),
     ("model", "max_model_len", 1),
     ("model", "max_model_len", 10.0),
+    ("model", "weight_cache", 1),
     ("cache", "block_size", 0),
     ("cache", "block_size", 1025),
     ("cache", "block_size", "16"),

@@ -15,6 +15,7 @@ from slipstream.weights.checkpoint import TensorInfo
 class FakeCheckpoint:
     def __init__(self, tensors: Mapping[str, NDArray[np.float32]], kind: Literal["gguf", "safetensors"]) -> None:
         self.path = Path("fake")
+        self.files: tuple[Path, ...] = ()
         self.format: Literal["gguf", "safetensors"] = kind
         self.metadata: Mapping[str, Any] = {}
         self.reads: list[str] = []

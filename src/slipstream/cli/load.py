@@ -29,6 +29,7 @@ def load_llm(model: str, settings: Mapping[str, Any], *, quiet: bool = False) ->
                 load_progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
     if not quiet:
-        for line in (*overruled(llm.decisions), *(f"warning: {w}" for w in llm.plan.memory.warnings)):
+        warnings = (*llm.plan.memory.warnings, *llm.plan.warnings)
+        for line in (*overruled(llm.decisions), *(f"warning: {warning}" for warning in warnings)):
             note(line)
     return llm

@@ -32,6 +32,7 @@ _ENGINE = (
     _Option("backend", str, "auto, reference or cpu."),
     _Option("tokenizer", str, "File or folder of another tokenizer.", "PATH"),
     _Option("max_model_len", int, "Context in tokens, prompt and output together."),
+    _Option("weight_cache", bool, "Keep packed weights on disk for the next start."),
     _Option("kv_dtype", str, "Type of the KV cache: auto, float32, float16 or bfloat16."),
     _Option("block_size", int, "Tokens per KV block."),
     _Option("num_blocks", int, "KV blocks; by default what memory holds."),

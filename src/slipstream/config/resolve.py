@@ -21,6 +21,8 @@ MIN_NUM_SEQS = 4
 WORKSPACE_SHARE = 0.25  # of the memory left beside the weights, at most, for a step's activations
 TYPICAL_SEQUENCE = 512  # tokens that a sequence is assumed to hold when memory bounds how many run at once
 
+PACKING_BACKENDS = frozenset({"cpu"})
+
 Value = str | int | float | bool | None
 
 
@@ -50,6 +52,7 @@ class EffectiveOptions:
     backend: str
     dtype: str
     max_model_len: int
+    weight_cache: bool
     block_size: int
     memory_utilization: float
     num_blocks: int | None
@@ -90,12 +93,14 @@ def resolve(
     def decide(name: str, asked: Value, effective: Value, why: str) -> None:
         decisions[name] = Decision(name, asked, effective, why)
 
-    backend = _backend(options.model.backend, available_backends)
+    backend = resolve_backend(options.model.backend, available_backends)
     decide("backend", _asked(options.model.backend), backend, f"available, best first: {', '.join(available_backends)}")
     for name, asked in (("dtype", options.model.dtype), ("kv_dtype", options.cache.kv_dtype)):
         decide(name, _asked(asked), *_dtype(name, asked, backend))
     max_model_len, why = _max_model_len(options.model.max_model_len, model.max_position_embeddings)
     decide("max_model_len", options.model.max_model_len, max_model_len, why)
+
+    decide("weight_cache", options.model.weight_cache, *_weight_cache(options.model.weight_cache, backend))
 
     budget = int(hardware.available_memory * options.cache.memory_utilization) - model.weight_bytes
     kv_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim
@@ -143,7 +148,8 @@ def _asked(value: str) -> str | None:
     return None if value == "auto" else value
 
 
-def _backend(asked: str, available: tuple[str, ...]) -> str:
+def resolve_backend(asked: str, available: tuple[str, ...]) -> str:
+    """The backend in force. Raises ConfigError if it is not available."""
     if asked == "auto" and available:
         return available[0]
     if asked not in available:
@@ -175,6 +181,12 @@ def _max_model_len(asked: int | None, limit: int) -> tuple[int, str]:
             fix=f"Use at most {limit}.",
         )
     return asked, "as set"
+
+
+def _weight_cache(asked: bool | None, backend: str) -> tuple[bool, str]:
+    if backend not in PACKING_BACKENDS:
+        return False, f"backend {backend} does not pack weights"
+    return (True, "default") if asked is None else (asked, "as set")
 
 
 def _max_num_seqs(asked: int | None, budget: int, bytes_per_sequence: int) -> tuple[int, str]:

@@ -30,6 +30,7 @@ class ModelOptions:
     backend: Backend = "auto"
     dtype: DType = "auto"  # of activations and of weights that are not quantised
     max_model_len: int | None = None  # tokens, prompt and output together; None: the model's
+    weight_cache: bool | None = None  # keep packed weights on disk and map them; None: where the backend packs weights
 
     def __post_init__(self) -> None:
         normalise_fields(self, "model")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slipstream.config.decision import Decision
-from slipstream.config.resolve import EffectiveOptions, ModelFacts, Resolved, resolve
+from slipstream.config.resolve import EffectiveOptions, ModelFacts, Resolved, resolve, resolve_backend
 from slipstream.config.types import CacheOptions, EngineOptions
 from slipstream.engine.core import EngineCore
 from slipstream.engine.grants import MAX_PROMPT_LOGITS
@@ -18,9 +18,9 @@ from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.settings import SchedulerSettings
 from slipstream.errors import TokenizerError
 from slipstream.features import Feature, require_working
-from slipstream.hub.store import resolve_model
+from slipstream.hub.store import packed_dir, resolve_model
 from slipstream.hw.info import HardwareInfo, read_hardware
-from slipstream.kernels.select import available_backends, select_kernels
+from slipstream.kernels.select import available_backends, select_kernels, weight_bytes
 from slipstream.kv.manager import KVManager
 from slipstream.kv.storage import KVStorage
 from slipstream.models.build import kv_spec, load_model
@@ -31,6 +31,7 @@ from slipstream.text.from_gguf import tokenizer_from_gguf
 from slipstream.text.tokenizer import Tokenizer
 from slipstream.weights.checkpoint import Checkpoint
 from slipstream.weights.open import open_checkpoint
+from slipstream.weights.packed_cache import CacheReport
 from slipstream.weights.summary import CheckpointSummary, summarize
 
 Progress = Callable[[int, int], None]  # (bytes done, bytes in all)
@@ -50,6 +51,7 @@ class EnginePlan:
     decisions: tuple[Decision, ...]
     memory: MemoryPlan
     hardware: HardwareInfo
+    warnings: tuple[str, ...] = ()  # of loading
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,17 @@ def load_engine(
         plan = _plan(options, checkpoint, read_hardware())
         tokenizer = _tokenizer(checkpoint, plan)
         kernels = select_kernels(plan.options.backend, num_threads=plan.options.num_threads)
-        model = load_model(checkpoint, kernels, max_position=plan.options.max_model_len, progress=progress)
+        reports: list[CacheReport] = []
+        model = load_model(
+            checkpoint,
+            kernels,
+            max_position=plan.options.max_model_len,
+            progress=progress,
+            packed_folder=packed_dir(cache_dir) if plan.options.weight_cache else None,
+            on_cache=reports.append,
+        )
+        for report in reports:
+            plan = _with_cache(plan, report)
     finally:
         checkpoint.close()
     spec, num_blocks = plan.memory.spec, plan.memory.num_blocks
@@ -99,18 +111,29 @@ def load_engine(
     return LoadedEngine(plan, core, tokenizer)
 
 
+def _with_cache(plan: EnginePlan, report: CacheReport) -> EnginePlan:
+    decisions = tuple(
+        replace(each, effective=report.in_use, why=report.why) if each.field == "weight_cache" else each
+        for each in plan.decisions
+    )
+    warnings = plan.warnings if report.warning is None else (*plan.warnings, report.warning)
+    options = replace(plan.options, weight_cache=report.in_use)
+    return replace(plan, options=options, decisions=decisions, warnings=warnings)
+
+
 def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo) -> EnginePlan:
     family = find_family(checkpoint)
     config = read_config(family, checkpoint)
     summary = summarize(checkpoint)
-    weight_bytes = summary.num_parameters * FLOAT32_BYTES
+    backend = resolve_backend(options.model.backend, available_backends())
+    held = weight_bytes(backend, ((info.dtype, info.shape) for info in checkpoint.tensors.values()))
     facts = ModelFacts(
         max_position_embeddings=config.max_position_embeddings,
-        weight_bytes=weight_bytes,
+        weight_bytes=held,
         num_layers=config.num_layers,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
-        activation_bytes_per_token=_activation_bytes(config),
+        activation_bytes_per_token=_activation_bytes(config, backend),
     )
     resolved = resolve(options, facts, hardware, available_backends=available_backends())
     effective = resolved.effective
@@ -118,7 +141,7 @@ def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo
         kv_spec(config, block_size=effective.block_size, dtype=effective.kv_dtype),
         total=hardware.total_memory,
         free=hardware.available_memory,
-        weights=weight_bytes,
+        weights=held,
         workspace=_workspace(config, effective),
         max_model_len=effective.max_model_len,
         max_num_seqs=effective.max_num_seqs,
@@ -149,16 +172,19 @@ def active_features(options: EffectiveOptions, config: ModelConfig) -> frozenset
     return frozenset(feature for feature, on in switches.items() if on)
 
 
-def _activation_bytes(config: ModelConfig) -> int:
-    """Of one token in one layer: the residual, q, k, v and attention output, gate, up and their product."""
+def _activation_bytes(config: ModelConfig, backend: str) -> int:
+    """Of one token in one layer: the residual, q, k, v and attention output, gate, up and their product; `cpu` keeps
+    no more of the MLP than the product, and mostly in int8."""
     heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    if backend == "cpu":
+        return FLOAT32_BYTES * (3 * config.hidden_size + heads + config.intermediate_size)
     return FLOAT32_BYTES * (4 * config.hidden_size + heads + 3 * config.intermediate_size)
 
 
 def _workspace(config: ModelConfig, options: EffectiveOptions) -> int:
     """Activations of the largest step, and twice (for a copy) the logits of what runs and of prompt positions."""
     logits = 2 * FLOAT32_BYTES * (options.max_num_seqs + MAX_PROMPT_LOGITS) * config.vocab_size
-    return options.max_num_batched_tokens * _activation_bytes(config) + logits
+    return options.max_num_batched_tokens * _activation_bytes(config, options.backend) + logits
 
 
 def _with_memory(resolved: Resolved, memory: MemoryPlan) -> tuple[EffectiveOptions, tuple[Decision, ...]]:

@@ -30,7 +30,16 @@ class StoredModel:
 
 def models_dir(cache_dir: Path | None = None) -> Path:
     """Folder of the pulled models: below `cache_dir`, or else below the user's cache folder."""
-    return (cache_dir if cache_dir is not None else Path(user_cache_dir("slipstream"))) / "models"
+    return _root(cache_dir) / "models"
+
+
+def packed_dir(cache_dir: Path | None = None) -> Path:
+    """Folder of what is derived from models and can be derived again: packed weights."""
+    return _root(cache_dir) / "packed"
+
+
+def _root(cache_dir: Path | None) -> Path:
+    return cache_dir if cache_dir is not None else Path(user_cache_dir("slipstream"))
 
 
 def resolve_model(name: str, cache_dir: Path | None = None) -> Path:

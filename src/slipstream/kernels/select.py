@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import math
+from collections.abc import Iterable
 
 from slipstream.errors import ConfigError
 from slipstream.kernels.table import Kernels
@@ -14,6 +16,15 @@ _NOT_BUILT = ("triton",)
 def available_backends() -> tuple[str, ...]:
     """The backends of this build, best first; `select_kernels` may still miss something that one of them needs."""
     return tuple(name for name in BACKENDS if name != "auto")
+
+
+def weight_bytes(backend: str, tensors: Iterable[tuple[str, tuple[int, ...]]]) -> int:
+    """Memory that the backend holds tensors of these GGUF types and shapes in, the row padding of experts aside."""
+    if backend == "cpu":
+        from slipstream.kernels.cpu.weights import held_bytes
+
+        return sum(held_bytes(dtype, shape) for dtype, shape in tensors)
+    return sum(4 * math.prod(shape) for _, shape in tensors)
 
 
 def select_kernels(name: str, *, num_threads: int | None = None) -> Kernels:

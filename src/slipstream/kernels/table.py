@@ -31,6 +31,21 @@ Expert: TypeAlias = tuple[Weight, Weight, Weight]  # gate [I, hidden], up [I, hi
 
 
 @dataclass(frozen=True, slots=True)
+class PackedForms:
+    """How a backend's matrices become bytes that can be kept in a file, and mapped from it."""
+
+    layout: Callable[[], str]
+    """(): names the arrangement of all packed bytes; another one has another name."""
+
+    to_bytes: Callable[[Weight], NDArray[np.uint8] | None]
+    """(weight): its packed bytes, flat, without a copy; None for a weight that is no packed matrix."""
+
+    from_bytes: Callable[[str, tuple[int, ...], NDArray[np.uint8]], Weight]
+    """(GGUF type name, shape, packed bytes): the matrix over these bytes, without a copy. They start at a multiple of
+    64, do not change, and 64 more can be read behind them. Raises ValueError for a wrong number of bytes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Kernels:
     """One backend's ops. All are positional."""
 
@@ -93,6 +108,9 @@ class Kernels:
     bind_stored: Callable[[str, str, tuple[int, ...], NDArray[np.uint8]], Weight | None] | None = None
     """(kind, GGUF type name, shape, bytes): takes over a weight as a file stores it, flat bytes, rows in Hugging Face
     order; None when it wants `bind` with the values instead. Raises ValueError for numbers that are not finite."""
+
+    packed: PackedForms | None = None
+    """Set by a backend that repacks matrices."""
 
     compile: Callable[[Callable[[ForwardBatch, KVStorage], Tensor], KVStorage], Callable[..., Tensor]] | None = None
     """(model, kv): the same model, faster, for this `kv` alone. None: call the model as it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,10 @@ from slipstream.layers.weights import Weights
 from slipstream.models.config import ModelConfig
 from slipstream.models.family import Family, Model
 from slipstream.models.registry import find_family, read_config
+from slipstream.weights.cached_loader import load_cached
 from slipstream.weights.checkpoint import Checkpoint
 from slipstream.weights.loader import load_weights
+from slipstream.weights.packed_cache import CacheReport
 from slipstream.weights.slots import TensorSlot
 
 
@@ -27,12 +30,16 @@ def load_model(
     max_position: int | None = None,
     shard: Shard | None = None,
     progress: Callable[[int, int], None] | None = None,
+    packed_folder: Path | None = None,
+    on_cache: Callable[[CacheReport], None] | None = None,
 ) -> Model:
     """Reads the configuration, then every tensor, and builds the model.
 
     Args:
         max_position: positions 0 ... max_position - 1 can be run; by default what the model was made for.
         progress: called with (bytes done, bytes in all).
+        packed_folder: where weights are kept as the backend packs them (if it does), for later starts; None: nowhere.
+        on_cache: called once with what became of that.
 
     Raises:
         UnsupportedModelError: an unknown architecture or option.
@@ -48,9 +55,23 @@ def load_model(
     def bind_stored(slot: TensorSlot, dtype: str, data: NDArray[np.uint8]) -> Weight | None:
         return None if kernels.bind_stored is None else kernels.bind_stored(slot.kind, dtype, slot.shape, data)
 
-    weights = load_weights(
-        family.slots(config), checkpoint, bind, bind_stored=bind_stored, progress=progress, ignore=family.ignorable
-    )
+    slots, ignore = family.slots(config), family.ignorable
+    if packed_folder is None or kernels.packed is None:
+        weights = load_weights(slots, checkpoint, bind, bind_stored=bind_stored, progress=progress, ignore=ignore)
+    else:
+        weights, report = load_cached(
+            slots,
+            checkpoint,
+            bind,
+            bind_stored=bind_stored,
+            forms=kernels.packed,
+            backend=kernels.name,
+            folder=packed_folder,
+            progress=progress,
+            ignore=ignore,
+        )
+        if on_cache is not None:
+            on_cache(report)
     return build_model(family, config, weights, kernels, max_position=max_position, shard=shard)
 
 

@@ -29,6 +29,7 @@ class Checkpoint(Protocol):
     """
 
     path: Path
+    files: tuple[Path, ...]  # that hold tensors
     format: Literal["gguf", "safetensors"]
     metadata: Mapping[str, Any]  # GGUF key/values, or the parsed config.json
 

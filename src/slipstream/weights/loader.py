@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -45,19 +45,38 @@ def load_weights(
     Raises:
         ModelFormatError: the tensors do not fit the slots, or one holds values that are not finite.
     """
-    sources = match_slots(slots, checkpoint, ignore=ignore)
+    bound: dict[str, T] = {}
+    for source in with_progress(match_slots(slots, checkpoint, ignore=ignore), progress):
+        bound[source.slot.name], _ = load_source(source, checkpoint, bind, bind_stored)
+    return bound
+
+
+def with_progress(
+    sources: Sequence[TensorSource], progress: Callable[[int, int], None] | None
+) -> Iterator[TensorSource]:
+    """The sources, one after the other; `progress` hears the bytes before the first and after each."""
     total = sum(source.nbytes for source in sources)
     done = 0
     if progress is not None:
         progress(done, total)
-    bound: dict[str, T] = {}
     for source in sources:
-        value = None if bind_stored is None else _bind_stored(source, checkpoint, bind_stored)
-        bound[source.slot.name] = bind(source.slot, read_source(source, checkpoint)) if value is None else value
+        yield source
         done += source.nbytes
         if progress is not None:
             progress(done, total)
-    return bound
+
+
+def load_source(
+    source: TensorSource,
+    checkpoint: Checkpoint,
+    bind: Callable[[TensorSlot, NDArray[np.float32]], T],
+    bind_stored: Callable[[TensorSlot, str, NDArray[np.uint8]], T | None] | None,
+) -> tuple[T, str]:
+    """The bound slot, and the GGUF type name of what it was bound from."""
+    value = None if bind_stored is None else _bind_stored(source, checkpoint, bind_stored)
+    if value is not None:
+        return value, source.info.dtype
+    return bind(source.slot, read_source(source, checkpoint)), "F32"
 
 
 def _bind_stored(

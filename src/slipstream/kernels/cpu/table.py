@@ -14,9 +14,20 @@ from slipstream.kernels.cpu import graph
 from slipstream.kernels.cpu.graph import LOGITS, Node
 from slipstream.kernels.cpu.native import ThreadPool, kernel_sets
 from slipstream.kernels.cpu.record import RecordedModel, evaluate
-from slipstream.kernels.cpu.weights import CpuMatrix, CpuRope, CpuVector, bind, bind_rope, bind_stored, new_kv
+from slipstream.kernels.cpu.weights import (
+    CpuMatrix,
+    CpuRope,
+    CpuVector,
+    bind,
+    bind_rope,
+    bind_stored,
+    from_packed,
+    new_kv,
+    packed_layout,
+    to_packed,
+)
 from slipstream.kernels.specs import ActivationKind, AttentionSpec
-from slipstream.kernels.table import Kernels
+from slipstream.kernels.table import Kernels, PackedForms
 from slipstream.kv.storage import KVStorage
 
 
@@ -69,6 +80,11 @@ def cpu_kernels(num_threads: int | None = None, *, instructions: str | None = No
         moe_route=_moe_route,
         moe_experts=_moe_experts,
         bind_stored=lambda kind, dtype, shape, data: bind_stored(kind, dtype, shape, data, pool),
+        packed=PackedForms(
+            layout=lambda: packed_layout(pool),
+            to_bytes=to_packed,
+            from_bytes=from_packed,
+        ),
         compile=compile_model,
     )
 

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64
 
 from slipstream.kernels.cpu.native import PackedMatrix, ThreadPool
 from slipstream.kernels.specs import RopeTable
 from slipstream.kv.spec import KV_DTYPE_BYTES, KVSpec
 
-PACKED_DTYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F32", "F16", "BF16")
+BLOCK_SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(  # columns and bytes of a block in a GGUF file
+    {
+        "Q4_0": (32, 18),
+        "Q4_1": (32, 20),
+        "Q5_0": (32, 22),
+        "Q5_1": (32, 24),
+        "Q8_0": (32, 34),
+        "Q4_K": (256, 144),
+        "Q5_K": (256, 176),
+        "Q6_K": (256, 210),
+        "F32": (1, 4),
+        "F16": (1, 2),
+        "BF16": (1, 2),
+    }
+)
+PACKED_DTYPES = tuple(BLOCK_SIZES)
 _DIMENSIONS = {"linear": 2, "embedding": 2, "vector": 1}
 _GROUP = 32
 
@@ -85,6 +104,36 @@ def bind_stored(
     if kind == "vector" or len(shape) != 2 or dtype not in PACKED_DTYPES:
         return None
     return CpuMatrix(PackedMatrix(dtype, shape[0], shape[1], data, pool))
+
+
+def held_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Memory of a bound tensor of this GGUF type; leading dimensions count as rows."""
+    if len(shape) < 2:
+        return 4 * math.prod(shape)
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    fits = dtype in BLOCK_SIZES and columns % BLOCK_SIZES[dtype][0] == 0
+    return PackedMatrix.size_of(dtype if fits else "F32", rows, columns)
+
+
+def packed_layout(pool: ThreadPool) -> str:
+    """A digest of small matrices packed here: it changes with the layout, whether or not anybody thought of it."""
+    digest = xxh3_64()
+    rows, columns = 18, 512  # a whole block of rows and a part of one, more than one group of groups
+    for dtype in PACKED_DTYPES:
+        block_columns, block_bytes = BLOCK_SIZES[dtype]
+        count = rows * (columns // block_columns) * block_bytes
+        # Bytes below 0x60 hold no infinite number, whatever their type.
+        source = (np.arange(count, dtype=np.uint64) * 2654435761 // 65536 % 0x60).astype(np.uint8)
+        digest.update(PackedMatrix(dtype, rows, columns, source, pool).data.data)
+    return digest.hexdigest()
+
+
+def to_packed(weight: CpuMatrix | CpuVector) -> NDArray[np.uint8] | None:
+    return weight.packed.data if isinstance(weight, CpuMatrix) else None
+
+
+def from_packed(dtype: str, shape: tuple[int, ...], data: NDArray[np.uint8]) -> CpuMatrix:
+    return CpuMatrix(PackedMatrix.adopt(dtype, shape[0], shape[1], data))
 
 
 def bind_rope(table: RopeTable) -> CpuRope:

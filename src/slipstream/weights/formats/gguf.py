@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -27,8 +27,9 @@ class GgufCheckpoint:
     `path` is the file, or the first part of a split model; `metadata` are its key/values.
     """
 
-    def __init__(self, path: Path, metadata: Mapping[str, Any], tensors: TensorBytes) -> None:
-        self.path = path
+    def __init__(self, files: Sequence[Path], metadata: Mapping[str, Any], tensors: TensorBytes) -> None:
+        self.path = files[0]
+        self.files = tuple(files)
         self.format: Literal["gguf", "safetensors"] = "gguf"
         self.metadata: Mapping[str, Any] = MappingProxyType(dict(metadata))
         self._tensors = tensors
@@ -66,7 +67,7 @@ def open_gguf(path: Path) -> GgufCheckpoint:
             metadata = header.metadata
     _check_whole(paths[0], metadata, [tensor for tensor, _ in placed])
     places = {tensor.info.name: (data, tensor.start) for tensor, data in placed}
-    return GgufCheckpoint(paths[0], metadata, TensorBytes([tensor.info for tensor, _ in placed], places))
+    return GgufCheckpoint(paths, metadata, TensorBytes([tensor.info for tensor, _ in placed], places))
 
 
 def _check_whole(path: Path, metadata: Mapping[str, Any], placed: list[Placed]) -> None:

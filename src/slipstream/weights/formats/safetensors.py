@@ -28,8 +28,9 @@ class SafetensorsCheckpoint:
     `path` is the folder (or the single file that was named); `metadata` is the parsed config.json.
     """
 
-    def __init__(self, path: Path, metadata: Mapping[str, Any], tensors: TensorBytes) -> None:
+    def __init__(self, path: Path, files: Sequence[Path], metadata: Mapping[str, Any], tensors: TensorBytes) -> None:
         self.path = path
+        self.files = tuple(files)
         self.format: Literal["gguf", "safetensors"] = "safetensors"
         self.metadata: Mapping[str, Any] = MappingProxyType(dict(metadata))
         self._tensors = tensors
@@ -68,15 +69,16 @@ def open_safetensors(path: Path) -> SafetensorsCheckpoint:
         if not path.is_dir() and path.name not in index.values():
             index = None
     if index is None:
-        infos, places = _open_files([single])[:2]
-        root = path
+        files, root = [single], path
+        infos, places = _open_files(files)[:2]
     else:
-        infos, places, names = _open_files([folder / name for name in sorted(set(index.values()))])
+        files = [folder / name for name in sorted(set(index.values()))]
+        infos, places, names = _open_files(files)
         check_index(index_path, index, names)
         root = folder
     if not infos:
         raise ModelFormatError("holds no tensors.", where=str(root), fix="Name a model that holds weights.")
-    return SafetensorsCheckpoint(root, config, TensorBytes(infos, places))
+    return SafetensorsCheckpoint(root, files, config, TensorBytes(infos, places))
 
 
 def _open_files(
