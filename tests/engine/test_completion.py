@@ -82,9 +82,10 @@ def test_without_a_tokenizer_there_is_no_text() -> None:
     assert (text.push([1, 2, 3]), text.flush()) == (("", 3), "")
 
 
-def completion(*, eos: tuple[int, ...] = (), **params: object) -> Completion:
+def completion(*, eos: tuple[int, ...] = (), tokenizer: object | None = None, **params: object) -> Completion:
     request = make_request("r", (1,), SamplingParams(**params), max_model_len=99, arrival=0.0)  # type: ignore[arg-type]
-    return Completion(request, "caller", 2, TextAssembler(Letters(), request.params, ()), eos)  # type: ignore[arg-type]
+    text = TextAssembler(tokenizer or Letters(), request.params, ())  # type: ignore[arg-type]
+    return Completion(request, "caller", 2, text, eos)
 
 
 def end(target: Completion, reason: FinishReason, stop_token: int | None = None) -> None:
@@ -113,6 +114,17 @@ def test_a_request_that_was_ended_is_not_called_stopped(reason: FinishReason) ->
     end(target, reason)
     last = target.last(delta)
     assert (over, last.text, last.finish_reason, last.stop_reason) == (True, "c", reason, None)
+
+
+@pytest.mark.parametrize(("ended", "reason"), [("abort", "abort"), ("error", "error"), ("length", "stop")])
+def test_a_stop_string_that_the_end_itself_completes(ended: FinishReason, reason: FinishReason) -> None:
+    target = completion(tokenizer=Pieces(), stop="a\N{REPLACEMENT CHARACTER}")
+    target.advance(RequestUpdate(target.request, (0, 1)))
+    delta, over = target.advance(RequestUpdate(target.request, finish_reason=ended))
+    end(target, ended)
+    last = target.last(delta)
+    assert (over, last.text, last.finish_reason) == (True, "", reason)
+    assert last.stop_reason == ("a\N{REPLACEMENT CHARACTER}" if reason == "stop" else None)
 
 
 def test_a_stop_string_beats_the_length_limit_and_time_per_token_counts_what_is_shown() -> None:

@@ -239,6 +239,13 @@ class TestFailures:
         bench.run()
         assert other.outputs[0].token_ids == ANSWER[:4]
 
+    def test_of_a_step_give_the_blocks_back_at_once(self) -> None:
+        bench = Bench()
+        bench.add("a", [1] * 10)
+        bench.runner.raises = [ValueError("boom")]
+        bench.step()
+        assert (bench.core.stats().kv_blocks_used, bench.core.has_work) == (0, False)
+
     def test_of_a_parent_leave_its_children(self) -> None:
         bench = Bench(max_num_batched_tokens=4)
         output = bench.add("a", [1] * 10, n=3)
@@ -367,3 +374,16 @@ def test_two_cores_in_turns_do_not_touch_each_other() -> None:
     assert all(output.outputs[0].token_ids == ANSWER[:6] for output in first.outputs.values())
     expected = sequential(PROMPT, 6, seed=1)
     assert all(output.outputs[0].token_ids == expected for output in second.outputs.values())
+
+
+def test_bad_words_are_tokenised_as_written_and_behind_a_space() -> None:
+    class Spaced(Letters):
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            assert not add_special_tokens
+            return [6 if letter == " " else ord(letter) - ord("a") for letter in text]
+
+    bench = Bench(tokenizer=Spaced())
+    bench.add("a", bad_words=["bc", " d"], bad_words_ids=[[4]])
+    bench.step()
+    [row] = bench.runner.plans[0].rows
+    assert row.sampling.params.bad_words_ids == ((4,), (1, 2), (6, 1, 2), (3,), (6, 3))
