@@ -19,6 +19,7 @@ class Slipstream:
     def load(self, model: str, threads: int, max_tokens: int, max_seqs: int) -> None:
         self._llm = LLM(
             model,
+            backend="cpu",
             num_threads=threads,
             enable_prefix_caching=False,
             max_num_seqs=max_seqs,
