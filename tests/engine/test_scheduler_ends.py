@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from scheduling_fakes import sequential
+from scheduling_fakes import logprob, sequential
 from scheduling_loop import ConstantLimit, Loop, request, right
 
 from slipstream.engine.admission import RequestTooLargeError
@@ -200,3 +200,18 @@ def test_missing_prompt_logprobs() -> None:
 def test_a_row_feeds_at_least_one_token_and_no_more_than_there_are(num_tokens: int) -> None:
     with pytest.raises(EngineError, match=f"{num_tokens} tokens were granted"):
         build_row(request("a", 5), num_tokens)
+
+
+def test_prompt_logprobs_of_a_prompt_that_is_preempted_half_way_are_collected_anew() -> None:
+    loop = Loop(blocks=6, max_prefill_chunk=2)
+    first, second = request("a", 4, 20), request("b", 16, 2, prompt_logprobs=0)
+    loop.add(first, second)
+    while second.stats.preemptions == 0:
+        collected = len(second.prompt_logprobs)
+        loop.step()
+    assert 0 < collected < 15
+    assert second.prompt_logprobs == []
+    loop.finish_all()
+    prompt = list(second.prompt_token_ids)
+    assert second.prompt_logprobs == [logprob(prompt[:i], prompt[i]) for i in range(1, 16)]
+    assert second.output_token_ids == sequential(prompt, 2)
