@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "bind/cpu_backend.h"
+#include "bind/strings.h"
 #include "hw/cpu_features.h"
 #include "kernels/convert.h"
 #include "kernels/permute.h"
@@ -59,4 +60,5 @@ NB_MODULE(_native, m) {
         "src"_a.noconvert(), "out"_a.noconvert());
     m.def("unpermute_rows", &unpermute_rows, "src"_a.noconvert(), "out"_a.noconvert(), "num_heads"_a);
     bind_cpu_backend(m);
+    bind_strings(m);
 }

@@ -34,8 +34,22 @@ def unpermute_rows(src: NDArray[np.uint8], out: NDArray[np.uint8], num_heads: in
     overlap or num_rows is not a multiple of 2 * num_heads.
     """
 
+def read_strings(data: NDArray[np.uint8], start: int, count: int) -> tuple[list[str], int]:
+    """`count` strings as GGUF stores them (64-bit length, UTF-8) from byte `start` on, and where the last one ends.
+
+    Fewer come back when the next one is not whole or not valid UTF-8.
+    """
+
+def split_merges(merges: list[str], vocab: dict[str, int]) -> list[tuple[str, str]]:
+    """BPE merges "left right" as pairs. Fewer come back when the next one does not hold exactly one space, or does not
+    join two tokens of `vocab` to a third."""
+
 def kernel_sets() -> list[str]:
     """Instruction sets that the CPU kernels are compiled for and that run here, best first: "avx2", "scalar"."""
+
+def ceilings(pool: ThreadPool, kernels: str, num_bytes: int, rounds: int) -> list[tuple[str, float]]:
+    """What the team reaches at most, best of `rounds`: ("maddubs", multiply-adds/s), ("fma", multiply-adds/s) and
+    ("read", bytes/s of memory in four streams per thread over num_bytes). Without the GIL."""
 
 class ThreadPool:
     """A fixed team of threads that the caller joins for each job; idle members sleep after a moment.

@@ -132,10 +132,12 @@ def test_generating_on_the_cpu_imports_nothing_heavy(tiny_folder: Path, tmp_path
         "import sys\n"
         "from slipstream.cli.main import main\n"
         "code = main(sys.argv[1:])\n"
-        "heavy = {'torch', 'transformers', 'huggingface_hub', 'rich'}\n"
+        "heavy = {'torch', 'transformers', 'huggingface_hub', 'jinja2', 'rich', 'typer', 'pydantic'}\n"
         "print(code, sorted(heavy & set(sys.modules)))\n"
     )
     command = ["generate", str(tiny_folder), "--backend=cpu", "--prompt=a", "--max-tokens=2", "--num-blocks=40"]
     environment = {"SLIPSTREAM_CACHE_DIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
-    result = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, env=environment)
+    result = subprocess.run(
+        [sys.executable, "-c", code, *command], check=True, capture_output=True, text=True, env=environment
+    )
     assert result.stdout.splitlines()[-1] == "0 []", result.stderr

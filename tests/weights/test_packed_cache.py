@@ -1,4 +1,4 @@
-"""The cache over its life: written by one, mapped by all, rebuilt when broken, done without when it cannot be written."""
+"""The cache over its life: written by one, mapped by all, rebuilt when broken, done without if it cannot be written."""
 
 from __future__ import annotations
 

@@ -6,11 +6,10 @@ import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import typer
-
 from slipstream.cli.conversation import Conversation, run_command
 from slipstream.cli.load import load_llm
 from slipstream.cli.options import engine_options, sampling_options
+from slipstream.cli.parameters import Argument, Option
 from slipstream.cli.render import note, speed_line
 from slipstream.engine.llm import LLM
 from slipstream.errors import ContextLengthError, InvalidParamsError, RequestError
@@ -22,10 +21,10 @@ DEFAULTS: Mapping[str, Any] = {"temperature": 0.7, "top_p": 0.95}
 @engine_options
 @sampling_options
 def chat(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A pulled name, a file or a folder.")],
+    model: Annotated[str, Argument(metavar="MODEL", help="A pulled name, a file or a folder.")],
     *,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No greeting and no speed lines.")] = False,
+    system: Annotated[str | None, Option(metavar="TEXT", help="System message.")] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No greeting and no speed lines.")] = False,
     settings: Mapping[str, Any],
     sampling: Mapping[str, Any],
 ) -> None:

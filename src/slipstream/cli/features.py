@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-import typer
-
+from slipstream.cli.parameters import Option
 from slipstream.features import FEATURES, pairs
 
 
 def features(
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show every feature, its switch, and how each pair of features behaves together.
 

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from slipstream.cli.batch_run import run_batch
 from slipstream.cli.length import length_note, with_default_length
 from slipstream.cli.load import load_llm
 from slipstream.cli.options import engine_options, sampling_options
+from slipstream.cli.parameters import Argument, Option
 from slipstream.cli.render import note, output_json, speed_line
 from slipstream.engine.llm import LLM
 from slipstream.engine.outputs import RequestOutput
@@ -26,27 +25,25 @@ DEFAULTS: Mapping[str, Any] = {"temperature": 0.0}
 @engine_options
 @sampling_options
 def generate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A pulled name, a file or a folder.")],
+    model: Annotated[str, Argument(metavar="MODEL", help="A pulled name, a file or a folder.")],
     *,
-    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="The text to continue.")] = None,
+    prompt: Annotated[str | None, Option(metavar="TEXT", help="The text to continue.")] = None,
     prompt_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read the prompt from FILE; - is standard input.")
+        Path | None, Option(metavar="FILE", help="Read the prompt from FILE; - is standard input.")
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the model's chat template.")] = False,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message; only with --chat.")] = None,
+    chat: Annotated[bool, Option("--chat", help="Put the prompt into the model's chat template.")] = False,
+    system: Annotated[str | None, Option(metavar="TEXT", help="System message; only with --chat.")] = None,
     batch: Annotated[
-        Path | None, typer.Option(metavar="FILE", help='JSONL: {"prompt": ...} or {"messages": [...]} per line.')
+        Path | None, Option(metavar="FILE", help='JSONL: {"prompt": ...} or {"messages": [...]} per line.')
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where --batch writes; an interrupted run goes on.")
+        Path | None, Option(metavar="FILE", help="Where --batch writes; an interrupted run goes on.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="With --batch: start FILE anew.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the answer.")] = False,
-    n: Annotated[int, typer.Option("-n", "--n", help="Completions of the prompt; needs --json if above 1.")] = 1,
-    logprobs: Annotated[
-        int | None, typer.Option(help="Log-probabilities of N alternatives per token (with --json).")
-    ] = None,
+    overwrite: Annotated[bool, Option("--overwrite", help="With --batch: start FILE anew.")] = False,
+    json_: Annotated[bool, Option("--json", help="Print one JSON object instead of text.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Nothing but the answer.")] = False,
+    n: Annotated[int, Option("-n", "--n", help="Completions of the prompt; needs --json if above 1.")] = 1,
+    logprobs: Annotated[int | None, Option(help="Log-probabilities of N alternatives per token (with --json).")] = None,
     settings: Mapping[str, Any],
     sampling: Mapping[str, Any],
 ) -> None:

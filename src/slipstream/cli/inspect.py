@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import typer
-
 from slipstream.cli.options import engine_options, read_options
+from slipstream.cli.parameters import Argument, Option
 from slipstream.engine.loading import EnginePlan, inspect_model
 from slipstream.errors import UsageError
 from slipstream.hub.disk import format_bytes
@@ -21,10 +20,10 @@ _BYTES = frozenset({"size", "total", "available", "weights as loaded", "KV per t
 
 @engine_options
 def inspect(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="A pulled name, a file or a folder.")] = None,
+    model: Annotated[str | None, Argument(metavar="MODEL", help="A pulled name, a file or a folder.")] = None,
     *,
-    hardware: Annotated[bool, typer.Option("--hardware", help="Show the machine instead of a model.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    hardware: Annotated[bool, Option("--hardware", help="Show the machine instead of a model.")] = False,
+    json_: Annotated[bool, Option("--json", help="Print JSON.")] = False,
     settings: Mapping[str, Any],
 ) -> None:
     """Show architecture, sizes, tokenizer, memory and settings of a model without loading its weights."""

@@ -1,6 +1,7 @@
 """The `slipstream` command: finds the verb, runs it, and turns every outcome into a message and an exit code.
 
-The dispatch is by hand so that `slipstream --help` imports neither typer nor any verb; a verb's options are typer's.
+The dispatch is by hand so that `slipstream --help` imports neither typer nor any verb; a verb reads a plain
+command line itself, and typer every other one.
 """
 
 from __future__ import annotations
@@ -67,15 +68,21 @@ def main(args: Sequence[str]) -> int:
 def _run_verb(verb: Verb, args: list[str]) -> int:
     from importlib import import_module
 
+    from slipstream.cli.parameters import for_typer, read_plainly
+
+    target = getattr(import_module(verb.module), verb.attribute)
+    arguments = read_plainly(target, args) if callable(target) else None
+    if arguments is not None:
+        target(**arguments)
+        return ExitCode.OK
     import typer
     from typer.main import get_command
 
-    target = getattr(import_module(verb.module), verb.attribute)
     if isinstance(target, typer.Typer):
         app = target
     else:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(verb.name, epilog=summary())(target)
+        app.command(verb.name, epilog=summary())(for_typer(target))
     command = get_command(app)
     try:
         with command.make_context(f"slipstream {verb.name}", args) as context:

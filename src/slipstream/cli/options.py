@@ -1,7 +1,7 @@
 """Options that several verbs share, written once: settings of the engine and sampling parameters.
 
-`@engine_options` and `@sampling_options` add them to a verb's signature (which typer reads) and hand the ones that
-were given to the function as the mappings `settings` and `sampling`.
+`@engine_options` and `@sampling_options` add them to a verb's signature (see `parameters`) and hand the ones that were
+given to the function as the mappings `settings` and `sampling`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-import typer
-
+from slipstream.cli.parameters import Option
 from slipstream.config.env import Environment, read_environment
 from slipstream.config.load import load_options
 from slipstream.config.types import EngineOptions
@@ -102,8 +101,8 @@ def _extend(verb: Verb, target: str, options: tuple[_Option, ...]) -> Verb:
 def _annotation(option: _Option) -> Any:
     flag = "--" + option.name.replace("_", "-")
     if option.kind is bool:
-        return Annotated[bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=option.help, show_default=False)]
-    info = typer.Option(flag, help=option.help, metavar=option.metavar, show_default=False)
+        return Annotated[bool | None, Option(f"{flag}/--no-{flag[2:]}", help=option.help, show_default=False)]
+    info = Option(flag, help=option.help, metavar=option.metavar, show_default=False)
     if option.kind is list:
         return Annotated[list[str] | None, info]
     return Annotated[option.kind | None, info]

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from slipstream.cli.parameters import Argument, Option
 from slipstream.cli.pull_progress import transfer_progress
 from slipstream.config.env import read_environment
 from slipstream.errors import UsageError
@@ -21,17 +20,17 @@ from slipstream.hub.store import StoredModel, list_models, models_dir, resolve_m
 
 def pull(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A known name, or a Hugging Face repository as org/name.")
+        str | None, Argument(metavar="MODEL", help="A known name, or a Hugging Face repository as org/name.")
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List known and pulled models.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    list_: Annotated[bool, Option("--list", help="List known and pulled models.")] = False,
+    json_: Annotated[bool, Option("--json", help="Print JSON on stdout.")] = False,
     include: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Repository only: weight files to take, e.g. '*Q4_K_M.gguf'.")
+        str | None, Option(metavar="PATTERN", help="Repository only: weight files to take, e.g. '*Q4_K_M.gguf'.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Download again what is already here.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    force: Annotated[bool, Option("--force", help="Download again what is already here.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No progress.")] = False,
     cache_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep models in DIR/models (also: SLIPSTREAM_CACHE_DIR).")
+        Path | None, Option(metavar="DIR", help="Keep models in DIR/models (also: SLIPSTREAM_CACHE_DIR).")
     ] = None,
 ) -> None:
     """Download a model once; later calls find it at once.

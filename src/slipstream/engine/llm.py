@@ -11,7 +11,7 @@ from numbers import Integral
 from operator import index as as_index
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slipstream.config.decision import Decision
 from slipstream.config.types import EngineOptions
@@ -22,8 +22,10 @@ from slipstream.engine.protocol import EngineStats, GenerationRequest
 from slipstream.engine.queue import QueueFullError
 from slipstream.errors import ConfigError, EngineError, InvalidParamsError, RequestError
 from slipstream.sampling.params import SamplingParams
-from slipstream.text.chat_template import ChatTemplate
 from slipstream.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from slipstream.text.chat_template import ChatTemplate
 
 Key = TypeVar("Key")
 Prompt = str | Sequence[int]
@@ -224,6 +226,8 @@ class LLM:
 
     @cached_property
     def _template(self) -> ChatTemplate:
+        from slipstream.text.chat_template import ChatTemplate  # Jinja is needed by few runs and takes its time
+
         return ChatTemplate.of(self.tokenizer)
 
     def _request(self, prompt: Prompt, params: SamplingParams, priority: int) -> GenerationRequest:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import repeat
-from operator import add
 
 import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
+from slipstream._native import split_merges
 from slipstream.errors import TokenizerError
 from slipstream.text.gguf_vocab import GgufMetadata, GgufVocab, TokenType
 from slipstream.text.pieces import SPACE_MARK, PieceScheme, Spelling, fallback_byte
@@ -49,12 +48,12 @@ def _byte_level_bpe(reader: GgufMetadata, templates: dict[str, str]) -> Tokenize
         )
     pre = pre_tokenizer_named(name)
     vocab = reader.vocab()
-    merges = _split_merges(reader.strings("merges") or [])
+    listed = reader.strings("merges") or []
     ids = dict(zip(vocab.tokens, range(len(vocab.tokens)), strict=True))
     for token_id in vocab.ids_of_type(TokenType.UNUSED):
         # Converters fill the vocabulary up to the embedding's rows with these; no tokenizer knows them.
         ids.pop(f"[PAD{token_id}]", None)
-    _check_merges(merges, ids)
+    merges = _known_merges(listed, ids)
     backend = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=pre.ignore_merges))
     backend.pre_tokenizer = build_pre_tokenizer(pre.patterns)
     scheme = PieceScheme(Spelling.BYTE_LEVEL)
@@ -67,11 +66,7 @@ def _sentencepiece_bpe(reader: GgufMetadata, templates: dict[str, str]) -> Token
         raise TokenizerError("a SentencePiece vocabulary needs scores.", where="tokenizer.ggml.scores")
     ids = dict(zip(vocab.tokens, range(len(vocab.tokens)), strict=True))
     listed = reader.strings("merges")
-    if listed is None:
-        merges = merges_of(vocab.tokens, _merge_order(vocab))
-    else:
-        merges = _split_merges(listed)
-        _check_merges(merges, ids)
+    merges = merges_of(vocab.tokens, _merge_order(vocab)) if listed is None else _known_merges(listed, ids)
     byte_fallback = _check_byte_tokens(vocab)
     unknown = reader.token_id("unknown_token_id", len(vocab.tokens))
     unknown_token = vocab.tokens[unknown if unknown is not None else 0]
@@ -164,28 +159,22 @@ def _add_tokens(backend: tokenizers.Tokenizer, vocab: GgufVocab, ids: Iterable[i
         backend.add_tokens(added)
 
 
-def _check_merges(merges: list[tuple[str, str]], ids: dict[str, int]) -> None:
-    """Every merge joins two known tokens to a known token."""
-    if not merges:
+def _known_merges(listed: list[str], ids: dict[str, int]) -> list[tuple[str, str]]:
+    """`"left right"` entries as pairs; every one joins two known tokens to a known token."""
+    if not listed:
         raise TokenizerError("a BPE vocabulary needs merges.", where="tokenizer.ggml.merges")
-    lefts, rights = zip(*merges, strict=True)
-    if all(all(map(ids.__contains__, needed)) for needed in (lefts, rights, map(add, lefts, rights))):
-        return
-    for rank, (left, right) in enumerate(merges):
+    merges = split_merges(listed, ids)
+    for rank, merge in enumerate(listed[len(merges) :], len(merges)):  # there is one only if it is wrong
+        if merge.count(" ") != 1:
+            raise TokenizerError(f"merge {rank} ({merge!r}) is not two tokens.", where="tokenizer.ggml.merges")
+        left, _, right = merge.partition(" ")
         missing = [token for token in (left, right, left + right) if token not in ids]
         if missing:
             raise TokenizerError(
                 f"merge {rank} ({left!r} + {right!r}) needs token {missing[0]!r}, which is not in the vocabulary.",
                 where="tokenizer.ggml.merges",
             )
-
-
-def _split_merges(merges: list[str]) -> list[tuple[str, str]]:
-    """`"left right"` entries as pairs."""
-    for rank, merge in enumerate(merges):
-        if merge.count(" ") != 1:
-            raise TokenizerError(f"merge {rank} ({merge!r}) is not two tokens.", where="tokenizer.ggml.merges")
-    return [(left, right) for left, _, right in map(str.partition, merges, repeat(" "))]
+    return merges
 
 
 def _with_space_marks(vocab: GgufVocab) -> GgufVocab:

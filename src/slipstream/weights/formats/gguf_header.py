@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream._native import read_strings
 from slipstream.errors import ModelFormatError
 from slipstream.weights.naming import show
 
@@ -163,13 +164,13 @@ class _Parser:
 
     def _strings(self, count: int, what: str) -> list[str]:
         """The hot loop of opening: a vocabulary has up to several hundred thousand strings."""
-        data, pos, size, length_at = self._data, self._pos, self._size, _U64.unpack_from
-        if count * 8 > size - pos:
+        data, size, length_at = self._data, self._size, _U64.unpack_from
+        if count * 8 > size - self._pos:
             raise self._truncated(count * 8, what)
-        strings: list[str] = []
+        strings, pos = read_strings(np.frombuffer(data, np.uint8), self._pos, count)
         append = strings.append
         try:
-            for _ in range(count):
+            for _ in range(count - len(strings)):  # of a damaged file: finds out what is wrong
                 if pos + 8 > size:
                     raise self._truncated(8, what)
                 end = pos + 8 + length_at(data, pos)[0]
