@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from slipstream.errors import DiskSpaceError, DownloadError, ModelFormatError, UsageError
-from slipstream.hub.huggingface import HuggingFaceHub, RemoteFile, is_repository, pull_repository, select_files
+from slipstream.hub.huggingface import HuggingFaceHub, RemoteFile, pull_repository, select_files
+from slipstream.hub.paths import is_repository
 
 from .fakes import Recorder
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from slipstream.cli.batch_run import run_batch
 from slipstream.cli.length import length_note, with_default_length
 from slipstream.cli.load import load_llm
 from slipstream.cli.options import engine_options, sampling_options
@@ -58,6 +57,8 @@ def generate(
     if batch is not None:
         if prompt is not None or prompt_file is not None or chat or system is not None:
             raise UsageError("--batch takes prompts and messages from its file only.")
+        from slipstream.cli.batch_run import run_batch
+
         run_batch(model, batch, output, params, settings, overwrite=overwrite, as_json=json_, quiet=quiet)
         return
     if output is not None or overwrite:

@@ -13,8 +13,9 @@ from slipstream.config.env import read_environment
 from slipstream.errors import UsageError
 from slipstream.hub.catalog import known_model
 from slipstream.hub.disk import format_bytes
-from slipstream.hub.download import Pulled, known_model_path, pull_known
-from slipstream.hub.huggingface import is_repository, pull_repository
+from slipstream.hub.download import Pulled, pull_known
+from slipstream.hub.huggingface import pull_repository
+from slipstream.hub.paths import is_repository, known_model_path
 from slipstream.hub.store import StoredModel, list_models, models_dir, resolve_model
 
 

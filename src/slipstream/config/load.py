@@ -6,7 +6,6 @@ A file has the sections [model], [cache], [scheduler] and [engine], each with th
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,8 @@ def read_sections(path: Path) -> Sections:
     """Sections of a .toml or .json file. Names and values inside them are not checked yet."""
     if path.suffix not in (".toml", ".json"):
         raise ConfigError("is neither .toml nor .json.", where=str(path))
+    import tomllib
+
     text = _read(path)
     try:
         data: object = (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
 def nearest_name(unknown: str, known: Iterable[str]) -> str | None:
     """The most similar known name (hyphens and case do not count), or None when nothing is close."""
+    import difflib
+
     names = list(known)
     normalised = {name.lower().replace("-", "_"): name for name in names}
     matches = difflib.get_close_matches(unknown.lower().replace("-", "_"), normalised, n=1, cutoff=0.6)

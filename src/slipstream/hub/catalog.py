@@ -7,7 +7,6 @@ so that a changed file is refused instead of run.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 
 @dataclass(frozen=True)
@@ -112,4 +111,6 @@ def known_model(name: str) -> KnownModel | None:
 
 def nearest_names(name: str) -> list[str]:
     """Known names that resemble `name`, best first."""
+    from difflib import get_close_matches
+
     return get_close_matches(name.lower(), [model.name for model in KNOWN_MODELS], n=3, cutoff=0.5)

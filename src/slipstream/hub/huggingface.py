@@ -16,24 +16,15 @@ from typing import Protocol
 
 from slipstream.errors import DownloadError, ModelFormatError, UsageError
 from slipstream.hub.disk import FreeBytes, file_errors, format_bytes, free_bytes, fsync_directory, require_space
-from slipstream.hub.download import PARTIAL, Pulled
+from slipstream.hub.download import Pulled
 from slipstream.hub.lock import exclusive
+from slipstream.hub.paths import PARTIAL, repository_dir
 from slipstream.hub.progress import NoProgress, Progress
 
 ALLOWED = ("*.safetensors", "*.gguf", "*.json", "*.txt", "*.model", "*.jinja", "LICENSE*", "NOTICE*")
 _DUPLICATES = ("original/*", "consolidated*", "*/.*", ".*", "onnx/*", "openvino/*")
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SPLIT_GGUF = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 _MARGIN_BYTES = 32_000_000
-
-
-def is_repository(name: str) -> bool:
-    """Whether `name` has the form org/name of a Hub repository."""
-    return _REPOSITORY.fullmatch(name) is not None
-
-
-def repository_dir(repository: str, models_dir: Path) -> Path:
-    return models_dir / repository.replace("/", "--")
 
 
 @dataclass(frozen=True)

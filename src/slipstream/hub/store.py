@@ -10,8 +10,7 @@ from platformdirs import user_cache_dir
 
 from slipstream.errors import ModelNotFoundError
 from slipstream.hub.catalog import KNOWN_MODELS, KnownModel, known_model, nearest_names
-from slipstream.hub.download import PARTIAL, known_model_path
-from slipstream.hub.huggingface import is_repository, repository_dir
+from slipstream.hub.paths import PARTIAL, is_repository, known_model_path, repository_dir
 
 State = Literal["pulled", "interrupted", "not pulled"]
 

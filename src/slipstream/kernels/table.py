@@ -13,7 +13,7 @@ other tokens of the batch, their order, the chunking, or the physical block ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -34,8 +34,8 @@ Expert: TypeAlias = tuple[Weight, Weight, Weight]  # gate [I, hidden], up [I, hi
 class PackedForms:
     """How a backend's matrices become bytes that can be kept in a file, and mapped from it."""
 
-    layout: Callable[[], str]
-    """(): names the arrangement of all packed bytes; another one has another name."""
+    layout: Callable[[Iterable[str]], str]
+    """(GGUF type names): names the arrangement of the bytes that they are packed to; another one has another name."""
 
     to_bytes: Callable[[Weight], NDArray[np.uint8] | None]
     """(weight): its packed bytes, flat, without a copy; None for a weight that is no packed matrix."""

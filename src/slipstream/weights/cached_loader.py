@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from slipstream.kernels.table import PackedForms, Weight
 from slipstream.weights.checkpoint import Checkpoint
-from slipstream.weights.loader import load_source, load_weights, with_progress
+from slipstream.weights.loader import load_source, load_weights, read_source, with_progress
 from slipstream.weights.match import Ignore, match_slots
 from slipstream.weights.packed_cache import CacheReport, cache_place, open_or_write
 from slipstream.weights.packed_file import PackedFile, PackedWriter
 from slipstream.weights.slots import TensorSlot
+
+_VALUES = "values"  # in the place of a GGUF type name
 
 
 def load_cached(
@@ -32,32 +34,32 @@ def load_cached(
     """As `load_weights`, with the same values bit for bit, and matrices mapped from a file below `folder`.
 
     The file is written if it is missing, broken, or of another state of the model; one packed matrix is then alive
-    at a time. If it cannot be written, all matrices are packed into memory, and the report says why. Vectors are read
-    from the checkpoint.
+    at a time. If it cannot be written, all matrices are packed into memory, and the report says why. Vectors lie in the
+    file as float32: touching one in the checkpoint would map half a megabyte around it.
 
     Raises ModelFormatError as `load_weights` does.
     """
     sources = match_slots(slots, checkpoint, ignore=ignore)
-    place = cache_place(folder, checkpoint, sources, backend, forms.layout())
+    place = cache_place(folder, checkpoint, sources, backend, forms.layout({source.info.dtype for source in sources}))
 
     def write(writer: PackedWriter) -> None:
         for source in with_progress(sources, progress):
             weight, dtype = load_source(source, checkpoint, bind, bind_stored)
             data = forms.to_bytes(weight)
-            if data is not None:
-                writer.add(source.slot.name, dtype, source.slot.shape, data)
+            if data is None:
+                dtype, data = _VALUES, read_source(source, checkpoint).reshape(-1).view(np.uint8)
+            writer.add(source.slot.name, dtype, source.slot.shape, data)
 
     file, report = open_or_write(place, write)
     if file is None:
         return load_weights(slots, checkpoint, bind, bind_stored=bind_stored, progress=progress, ignore=ignore), report
-    return {
-        source.slot.name: _mapped(source.slot.name, file, forms)
-        if source.slot.name in file.entries
-        else load_source(source, checkpoint, bind, bind_stored)[0]
-        for source in sources
-    }, report
+    return {source.slot.name: _mapped(source.slot, file, forms, bind) for source in sources}, report
 
 
-def _mapped(name: str, file: PackedFile, forms: PackedForms) -> Weight:
-    entry = file.entries[name]
-    return forms.from_bytes(entry.dtype, entry.shape, file.data(name))
+def _mapped(
+    slot: TensorSlot, file: PackedFile, forms: PackedForms, bind: Callable[[TensorSlot, NDArray[np.float32]], Weight]
+) -> Weight:
+    entry, data = file.entries[slot.name], file.data(slot.name)
+    if entry.dtype == _VALUES:
+        return bind(slot, data.view(np.float32).reshape(entry.shape).copy())
+    return forms.from_bytes(entry.dtype, entry.shape, data)

@@ -21,7 +21,7 @@ from xxhash import xxh3_64, xxh3_128
 
 from slipstream.weights.checkpoint import Checkpoint
 from slipstream.weights.match import TensorSource
-from slipstream.weights.packed_file import BrokenPackedFileError, PackedFile, PackedWriter, open_packed
+from slipstream.weights.packed_file import FORMAT_VERSION, BrokenPackedFileError, PackedFile, PackedWriter, open_packed
 
 PATIENCE = 120.0  # seconds that a start waits for another process to finish writing
 _IDENTIFYING = 1 << 20  # bytes at either end of a model file that are part of its identity
@@ -74,7 +74,7 @@ def cache_place(
     path = checkpoint.path.resolve()
     stem = re.sub(r"[^A-Za-z0-9._-]", "_", path.name.removesuffix(".gguf"))[:80]
     prefix = f"{stem}-{xxh3_64(os.fsencode(path)).hexdigest()[:8]}-{backend}"
-    return CachePlace(folder, prefix, xxh3_128(json.dumps([layout, files, taken]).encode()).hexdigest())
+    return CachePlace(folder, prefix, xxh3_128(json.dumps([FORMAT_VERSION, layout, files, taken]).encode()).hexdigest())
 
 
 def open_or_write(

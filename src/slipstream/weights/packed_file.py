@@ -34,7 +34,7 @@ class BrokenPackedFileError(Exception):
 
 
 class PackedEntry(NamedTuple):
-    dtype: str  # GGUF type name
+    dtype: str  # what the bytes are, in the writer's words: a GGUF type name
     shape: tuple[int, ...]
     start: int
     nbytes: int

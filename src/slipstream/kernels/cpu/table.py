@@ -81,7 +81,7 @@ def cpu_kernels(num_threads: int | None = None, *, instructions: str | None = No
         moe_experts=_moe_experts,
         bind_stored=lambda kind, dtype, shape, data: bind_stored(kind, dtype, shape, data, pool),
         packed=PackedForms(
-            layout=lambda: packed_layout(pool),
+            layout=lambda dtypes: packed_layout(dtypes, pool),
             to_bytes=to_packed,
             from_bytes=from_packed,
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -115,11 +115,14 @@ def held_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     return PackedMatrix.size_of(dtype if fits else "F32", rows, columns)
 
 
-def packed_layout(pool: ThreadPool) -> str:
-    """A digest of small matrices packed here: it changes with the layout, whether or not anybody thought of it."""
+def packed_layout(dtypes: Iterable[str], pool: ThreadPool) -> str:
+    """A digest of small matrices packed here: it changes with the layout, whether or not anybody thought of it.
+
+    It covers these types and F32, which types without a packed form become.
+    """
     digest = xxh3_64()
     rows, columns = 18, 512  # a whole block of rows and a part of one, more than one group of groups
-    for dtype in PACKED_DTYPES:
+    for dtype in sorted({*dtypes, "F32"} & BLOCK_SIZES.keys()):
         block_columns, block_bytes = BLOCK_SIZES[dtype]
         count = rows * (columns // block_columns) * block_bytes
         # Bytes below 0x60 hold no infinite number, whatever their type.
