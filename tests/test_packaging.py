@@ -78,8 +78,9 @@ def test_house_rules(source: Path) -> None:
             imported |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             imported.add(node.module.partition(".")[0])
-            if node.module == "slipstream" and any(alias.name == "_native" for alias in node.names):
-                assert room.startswith(("hw/", "kernels/", "weights/")), f"line {node.lineno} imports _native"
+            as_name = node.module == "slipstream" and any(alias.name == "_native" for alias in node.names)
+            if as_name or node.module == "slipstream._native":
+                assert room.startswith(("hw/", "kernels/", "text/", "weights/")), f"line {node.lineno} imports _native"
         elif isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv"):
             assert room == "config/env.py", f"line {node.lineno} reads the environment"
     assert "pickle" not in imported
@@ -94,6 +95,6 @@ def test_the_type_marker_and_the_stub_are_there() -> None:
     stub = ast.parse((package / "_native.pyi").read_text())
     from slipstream import _native
 
-    declared = {node.name for node in stub.body if isinstance(node, ast.FunctionDef)}
+    declared = {node.name for node in stub.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     assert declared == {name for name in dir(_native) if not name.startswith("_")}
     assert str(package) in list(slipstream.__path__)
