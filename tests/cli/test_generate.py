@@ -40,7 +40,7 @@ def test_json_holds_the_same_text(run):
     assert result["outputs"][0]["text"] == text.removesuffix("\n")
     assert result["outputs"][0]["usage"] == {"prompt_tokens": 5, "completion_tokens": 8, "cached_tokens": 0}
     assert result["outputs"][0]["finish_reason"] == "length"
-    assert result["settings"]["backend"] == "reference"
+    assert result["settings"]["backend"] == "cpu"
 
 
 def test_several_completions_with_logprobs(run):

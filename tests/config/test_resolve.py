@@ -42,7 +42,7 @@ def hardware(available: int = 64 * 1024 * MIB) -> HardwareInfo:
 
 def run(*, available: int = 64 * 1024 * MIB, backends: tuple[str, ...] = ("reference",), **settings: Any) -> Resolved:
     options = EngineOptions.from_flat(model="m", **settings)
-    return resolve(options, MODEL, hardware(available), available_backends=backends)
+    return resolve(options, MODEL, hardware(available), backends=dict.fromkeys(backends))
 
 
 def decision(resolved: Resolved, name: str) -> Decision:
@@ -139,7 +139,7 @@ def test_a_step_holds_one_token_of_every_sequence() -> None:
 def test_whole_prompts_need_steps_as_long_as_the_context() -> None:
     model = dataclasses.replace(MODEL, max_position_embeddings=8192)
     options = EngineOptions.from_flat(model="m", enable_chunked_prefill=False)
-    assert resolve(options, model, hardware()).effective.max_num_batched_tokens == 8192
+    assert resolve(options, model, hardware(), backends={"reference": None}).effective.max_num_batched_tokens == 8192
     assert run(enable_chunked_prefill=False).effective.max_num_batched_tokens == 4096
     with pytest.raises(ConfigError, match=r"max_num_batched_tokens: is 100, but .* max_model_len = 2048"):
         run(enable_chunked_prefill=False, max_num_batched_tokens=100)
@@ -191,7 +191,9 @@ def test_more_threads_than_processors_is_kept_with_a_word() -> None:
 
 def test_resolving_is_pure() -> None:
     options = EngineOptions.from_flat(model="m")
-    assert resolve(options, MODEL, hardware()) == resolve(options, MODEL, hardware())
+    backends = {"reference": None}
+    first = resolve(options, MODEL, hardware(), backends=backends)
+    assert first == resolve(options, MODEL, hardware(), backends=backends)
     assert options == EngineOptions.from_flat(model="m")
 
 
@@ -212,3 +214,21 @@ def test_the_weight_cache_is_on_where_the_backend_packs_weights() -> None:
     refused = decision(run(weight_cache=True), "weight_cache")
     assert refused.overruled
     assert refused.why == "backend reference does not pack weights"
+
+
+def test_auto_takes_the_best_backend_that_runs_the_model_and_says_why() -> None:
+    options = EngineOptions.from_flat(model="m")
+    backends = {"cpu": "its heads are too large", "reference": None}
+    resolved = resolve(options, MODEL, hardware(), backends=backends)
+    found = decision(resolved, "backend")
+    assert found.effective == "reference"
+    assert "cpu cannot run this model: its heads are too large" in found.why
+    best = resolve(options, MODEL, hardware(), backends={"cpu": None, "reference": None})
+    assert best.effective.backend == "cpu"
+
+
+def test_a_backend_that_cannot_run_the_model_is_refused_with_the_reason() -> None:
+    options = EngineOptions.from_flat(model="m", backend="cpu")
+    backends = {"cpu": "its heads are too large", "reference": None}
+    with pytest.raises(ConfigError, match=r"cpu cannot run this model: its heads are too large\. Use one of: ref"):
+        resolve(options, MODEL, hardware(), backends=backends)

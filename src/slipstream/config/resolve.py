@@ -5,6 +5,7 @@ How many KV blocks fit is the engine's memory plan, made after this from what is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -80,21 +81,22 @@ def resolve(
     model: ModelFacts,
     hardware: HardwareInfo,
     *,
-    available_backends: tuple[str, ...] = ("reference",),
+    backends: Mapping[str, str | None],
 ) -> Resolved:
     """Fix every setting and say why.
 
-    available_backends: those that can run here, best first. Raises ConfigError for a setting that cannot be had:
-    a backend that is not available, a type that it does not compute in, a context longer than the model's, or
-    whole-prompt prefill in steps too small for the context.
+    backends: those of this build, best first; None for one that runs the model, else why not.
+
+    Raises ConfigError for a setting that cannot be had: a backend that is not available, a type that it does not
+    compute in, a context longer than the model's, or whole-prompt prefill in steps too small for the context.
     """
     decisions: dict[str, Decision] = {}
 
     def decide(name: str, asked: Value, effective: Value, why: str) -> None:
         decisions[name] = Decision(name, asked, effective, why)
 
-    backend = resolve_backend(options.model.backend, available_backends)
-    decide("backend", _asked(options.model.backend), backend, f"available, best first: {', '.join(available_backends)}")
+    backend, why = resolve_backend(options.model.backend, backends)
+    decide("backend", _asked(options.model.backend), backend, why)
     for name, asked in (("dtype", options.model.dtype), ("kv_dtype", options.cache.kv_dtype)):
         decide(name, _asked(asked), *_dtype(name, asked, backend))
     max_model_len, why = _max_model_len(options.model.max_model_len, model.max_position_embeddings)
@@ -148,14 +150,23 @@ def _asked(value: str) -> str | None:
     return None if value == "auto" else value
 
 
-def resolve_backend(asked: str, available: tuple[str, ...]) -> str:
-    """The backend in force. Raises ConfigError if it is not available."""
-    if asked == "auto" and available:
-        return available[0]
-    if asked not in available:
-        have = ", ".join(available) or "none"
+def resolve_backend(asked: str, backends: Mapping[str, str | None]) -> tuple[str, str]:
+    """(the backend in force, why). Raises ConfigError, with the reason, for one that cannot run the model."""
+    refused = {name: why for name, why in backends.items() if why is not None}
+    usable = [name for name in backends if name not in refused]
+    if asked == "auto" and usable:
+        passed = "".join(f"; {name} cannot run this model: {why}" for name, why in refused.items())
+        return usable[0], f"the best that can run this model{passed}"
+    if asked in refused:
+        raise ConfigError(
+            f"{asked} cannot run this model: {refused[asked]}.",
+            where="[model] backend",
+            fix=f"Use one of: {', '.join(usable)}." if usable else None,
+        )
+    if asked not in usable:
+        have = ", ".join(usable) or "none"
         raise ConfigError(f"{asked} is not available here (available: {have}).", where="[model] backend")
-    return asked
+    return asked, "as set"
 
 
 def _dtype(name: str, asked: str, backend: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from slipstream.errors import TokenizerError
 from slipstream.features import Feature, require_working
 from slipstream.hub.store import packed_dir, resolve_model
 from slipstream.hw.info import HardwareInfo, read_hardware
-from slipstream.kernels.select import available_backends, select_kernels, weight_bytes
+from slipstream.kernels.select import ModelNeeds, backend_refusals, select_kernels, weight_bytes
 from slipstream.kv.manager import KVManager
 from slipstream.kv.storage import KVStorage
 from slipstream.models.build import kv_spec, load_model
@@ -125,7 +125,8 @@ def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo
     family = find_family(checkpoint)
     config = read_config(family, checkpoint)
     summary = summarize(checkpoint)
-    backend = resolve_backend(options.model.backend, available_backends())
+    backends = backend_refusals(ModelNeeds(config.head_dim, experts=config.moe is not None))
+    backend, _ = resolve_backend(options.model.backend, backends)
     held = weight_bytes(backend, ((info.dtype, info.shape) for info in checkpoint.tensors.values()))
     facts = ModelFacts(
         max_position_embeddings=config.max_position_embeddings,
@@ -135,7 +136,7 @@ def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo
         head_dim=config.head_dim,
         activation_bytes_per_token=_activation_bytes(config, backend),
     )
-    resolved = resolve(options, facts, hardware, available_backends=available_backends())
+    resolved = resolve(options, facts, hardware, backends=backends)
     effective = resolved.effective
     memory = plan_memory(
         kv_spec(config, block_size=effective.block_size, dtype=effective.kv_dtype),

@@ -5,17 +5,37 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from slipstream.errors import ConfigError
 from slipstream.kernels.table import Kernels
 
-BACKENDS = ("auto", "reference", "cpu")
+BACKENDS = ("auto", "cpu", "reference")
 _NOT_BUILT = ("triton",)
 
 
-def available_backends() -> tuple[str, ...]:
-    """The backends of this build, best first; `select_kernels` may still miss something that one of them needs."""
-    return tuple(name for name in BACKENDS if name != "auto")
+@dataclass(frozen=True, slots=True)
+class ModelNeeds:
+    """What a model asks of a backend beyond the ops that every one has."""
+
+    head_dim: int
+    experts: bool = False
+
+
+def backend_refusals(needs: ModelNeeds) -> dict[str, str | None]:
+    """The backends of this build, best first: None if it runs such a model, else why not.
+
+    `select_kernels` may still miss something that a backend needs.
+    """
+    return {"cpu": _cpu_refusal(needs), "reference": None}
+
+
+def _cpu_refusal(needs: ModelNeeds) -> str | None:
+    if needs.experts:
+        return "it has no native form of mixture-of-experts layers"
+    if needs.head_dim % 8 or not 8 <= needs.head_dim <= 256:
+        return f"its attention takes head sizes that are multiples of 8 up to 256, not {needs.head_dim}"
+    return None
 
 
 def weight_bytes(backend: str, tensors: Iterable[tuple[str, tuple[int, ...]]]) -> int:
@@ -28,7 +48,7 @@ def weight_bytes(backend: str, tensors: Iterable[tuple[str, tuple[int, ...]]]) -
 
 
 def select_kernels(name: str, *, num_threads: int | None = None) -> Kernels:
-    """The backend called `name`; "auto" is the best one that this installation has.
+    """The backend called `name`; "auto" is the best one, whatever the model.
 
     num_threads: processor threads of the ops; None leaves the backend's own choice. PyTorch has one such number for
     the whole process, so with `reference` the last call decides.
@@ -41,7 +61,7 @@ def select_kernels(name: str, *, num_threads: int | None = None) -> Kernels:
         )
     if name not in BACKENDS:
         raise ConfigError(f"unknown backend {name!r}.", where="backend", fix=f"Choose one of: {', '.join(BACKENDS)}.")
-    if name == "cpu":
+    if name in ("auto", "cpu"):
         from slipstream.kernels.cpu import cpu_kernels
 
         return cpu_kernels(num_threads)
