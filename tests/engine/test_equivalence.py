@@ -1,6 +1,6 @@
 """However a request is batched, chunked, cached, preempted or placed in memory: exactly the same tokens.
 
-The reference backend computes a token's numbers bit by bit alike in any batch, so everything here is equality.
+Both backends compute a token's numbers bit by bit alike in any batch, so everything here is equality.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.models.hf_configs import TINY
-from tiny_engine import TinyEngine, tiny_model, tokens
+from tiny_engine import BACKENDS, TinyEngine, tiny_config, tiny_model, tokens
 
 from slipstream import LLM, SamplingParams
 from slipstream.engine.outputs import RequestOutput
 from slipstream.engine.queue import PriorityOrder
+from slipstream.errors import ConfigError
 from slipstream.models.registry import FAMILIES
+
+pytestmark = pytest.mark.parametrize("backend", BACKENDS)
 
 GREEDY = {"temperature": 0.0}
 SEEDED = {"temperature": 1.3, "top_k": 40, "top_p": 0.97, "min_p": 0.001}
@@ -44,59 +47,59 @@ def workload(sampling: dict[str, float], max_tokens: int = 8, **params: object) 
 
 
 @cache
-def _plain(kind: str, max_tokens: int = 8) -> list[list[int]]:
+def _plain(backend: str, kind: str, max_tokens: int = 8) -> list[list[int]]:
     """Each alone, prompts whole, nothing cached, memory in plenty."""
-    engine = TinyEngine(enable_chunked_prefill=False, max_num_seqs=1)
+    engine = TinyEngine(backend=backend, enable_chunked_prefill=False, max_num_seqs=1)
     answers = tokens(engine.alone(workload(GREEDY if kind == "greedy" else SEEDED, max_tokens)))
     assert all(len(plan.rows) == 1 for plan in engine.runner.plans)
     return answers
 
 
-def plain(sampling: dict[str, float], max_tokens: int = 8) -> list[list[int]]:
-    return _plain("greedy" if sampling == GREEDY else "seeded", max_tokens)
+def plain(backend: str, sampling: dict[str, float], max_tokens: int = 8) -> list[list[int]]:
+    return _plain(backend, "greedy" if sampling == GREEDY else "seeded", max_tokens)
 
 
 @pytest.mark.fast
-def test_the_answers_are_worth_comparing() -> None:
+def test_the_answers_are_worth_comparing(backend: str) -> None:
     for sampling in (GREEDY, SEEDED):
-        answers = plain(sampling)
+        answers = plain(backend, sampling)
         assert len({tuple(answer) for answer in answers}) == len(answers)
         assert sum(len(set(answer)) for answer in answers) > 5 * len(answers)
-    assert plain(GREEDY) != plain(SEEDED)
+    assert plain(backend, GREEDY) != plain(backend, SEEDED)
 
 
 @pytest.mark.fast
 @both
-def test_alone_is_batched(sampling: dict[str, float]) -> None:
-    engine = TinyEngine()
-    assert tokens(engine.answer(workload(sampling))) == plain(sampling)
+def test_alone_is_batched(backend: str, sampling: dict[str, float]) -> None:
+    engine = TinyEngine(backend=backend)
+    assert tokens(engine.answer(workload(sampling))) == plain(backend, sampling)
     assert max(len(plan.rows) for plan in engine.runner.plans) == 6
 
 
 @both
 @pytest.mark.parametrize("budget", [1, 2, 3, 7, 16, 40])
-def test_any_number_of_tokens_per_step(sampling: dict[str, float], budget: int) -> None:
-    engine = TinyEngine(max_num_batched_tokens=budget)
-    assert tokens(engine.answer(workload(sampling))) == plain(sampling)
+def test_any_number_of_tokens_per_step(backend: str, sampling: dict[str, float], budget: int) -> None:
+    engine = TinyEngine(backend=backend, max_num_batched_tokens=budget)
+    assert tokens(engine.answer(workload(sampling))) == plain(backend, sampling)
     assert max(plan.num_tokens for plan in engine.runner.plans) == budget
     assert len(engine.runner.rows("r4")) > 8
 
 
 @both
 @pytest.mark.parametrize("chunk", [1, 5, 17])
-def test_any_chunk_of_a_prompt(sampling: dict[str, float], chunk: int) -> None:
-    engine = TinyEngine(max_prefill_chunk=chunk)
-    assert tokens(engine.answer(workload(sampling))) == plain(sampling)
+def test_any_chunk_of_a_prompt(backend: str, sampling: dict[str, float], chunk: int) -> None:
+    engine = TinyEngine(backend=backend, max_prefill_chunk=chunk)
+    assert tokens(engine.answer(workload(sampling))) == plain(backend, sampling)
     assert max(len(row.tokens) for row in engine.runner.rows("r4")) == chunk
 
 
 @both
 @pytest.mark.parametrize("budget", [5, 256])
-def test_a_prefix_hit_is_a_miss(sampling: dict[str, float], budget: int) -> None:
-    engine = TinyEngine(caching=True, max_num_batched_tokens=budget)
+def test_a_prefix_hit_is_a_miss(backend: str, sampling: dict[str, float], budget: int) -> None:
+    engine = TinyEngine(backend=backend, caching=True, max_num_batched_tokens=budget)
     for _ in range(2):
         outputs = engine.answer(workload(sampling))
-        assert tokens(outputs) == plain(sampling)
+        assert tokens(outputs) == plain(backend, sampling)
     cached = [output.outputs[0].stats.num_cached_tokens for output in outputs]  # type: ignore[union-attr]
     assert cached == [(len(prompt) - 1) // 4 * 4 for prompt in _prompts()]
 
@@ -104,51 +107,51 @@ def test_a_prefix_hit_is_a_miss(sampling: dict[str, float], budget: int) -> None
 @both
 @pytest.mark.parametrize("caching", [False, True])
 @pytest.mark.parametrize("budget", [6, 256])
-def test_after_preemption_is_without(sampling: dict[str, float], caching: bool, budget: int) -> None:
-    engine = TinyEngine(num_blocks=15, caching=caching, max_num_batched_tokens=budget)
+def test_after_preemption_is_without(backend: str, sampling: dict[str, float], caching: bool, budget: int) -> None:
+    engine = TinyEngine(backend=backend, num_blocks=15, caching=caching, max_num_batched_tokens=budget)
     outputs = engine.answer(workload(sampling, max_tokens=20))
-    assert tokens(outputs) == plain(sampling, 20)
+    assert tokens(outputs) == plain(backend, sampling, 20)
     assert engine.core.stats().num_preemptions > 0
     assert sum(output.outputs[0].stats.num_preemptions for output in outputs) > 0  # type: ignore[union-attr]
 
 
 @both
 @pytest.mark.parametrize("shuffle", [1, 2])
-def test_shuffled_blocks_are_ordered_ones(sampling: dict[str, float], shuffle: int) -> None:
-    engine = TinyEngine(shuffle=shuffle, caching=True, max_num_batched_tokens=9)
-    assert tokens(engine.answer(workload(sampling))) == plain(sampling)
+def test_shuffled_blocks_are_ordered_ones(backend: str, sampling: dict[str, float], shuffle: int) -> None:
+    engine = TinyEngine(backend=backend, shuffle=shuffle, caching=True, max_num_batched_tokens=9)
+    assert tokens(engine.answer(workload(sampling))) == plain(backend, sampling)
     used = [block for row in engine.runner.rows("r4")[-1:] for block in row.blocks]
     assert used != sorted(used)
 
 
 @both
 @pytest.mark.parametrize("block_size", [1, 3, 16, 64])
-def test_any_block_size(sampling: dict[str, float], block_size: int) -> None:
-    engine = TinyEngine(block_size=block_size, caching=True, max_num_batched_tokens=11)
-    assert tokens(engine.answer(workload(sampling))) == plain(sampling)
+def test_any_block_size(backend: str, sampling: dict[str, float], block_size: int) -> None:
+    engine = TinyEngine(backend=backend, block_size=block_size, caching=True, max_num_batched_tokens=11)
+    assert tokens(engine.answer(workload(sampling))) == plain(backend, sampling)
 
 
 @both
-def test_two_engines_step_by_step_in_turns(sampling: dict[str, float]) -> None:
-    other_model = tiny_model(seed=1)
-    alone = tokens(TinyEngine(other_model).alone(workload(sampling)))
-    engines = TinyEngine(), TinyEngine(other_model, max_num_batched_tokens=9)
+def test_two_engines_step_by_step_in_turns(backend: str, sampling: dict[str, float]) -> None:
+    other_model = tiny_model(seed=1, backend=backend)
+    alone = tokens(TinyEngine(other_model, backend=backend).alone(workload(sampling)))
+    engines = TinyEngine(backend=backend), TinyEngine(other_model, backend=backend, max_num_batched_tokens=9)
     for i, (prompt, params) in enumerate(workload(sampling)):
         for engine in engines:
             engine.add(f"r{i}", prompt, params)
     while any(engine.core.has_work for engine in engines):
         for engine in engines:
             engine.step()
-    assert tokens(list(engines[0].outputs.values())) == plain(sampling)
+    assert tokens(list(engines[0].outputs.values())) == plain(backend, sampling)
     assert tokens(list(engines[1].outputs.values())) == alone
-    assert alone != plain(sampling)
+    assert alone != plain(backend, sampling)
 
 
 @pytest.mark.parametrize("caching", [False, True])
-def test_completions_are_requests_of_their_own_with_the_next_seeds(caching: bool) -> None:
-    engine = TinyEngine(caching=caching, max_num_batched_tokens=16)
+def test_completions_are_requests_of_their_own_with_the_next_seeds(backend: str, caching: bool) -> None:
+    engine = TinyEngine(backend=backend, caching=caching, max_num_batched_tokens=16)
     together = engine.answer(workload(SEEDED, n=3))
-    apart = TinyEngine(caching=False)
+    apart = TinyEngine(backend=backend, caching=False)
     for output, (prompt, params) in zip(together, workload(SEEDED), strict=True):
         values = {"max_tokens": 8, **SEEDED}
         seeds = [(params.seed or 0) + i for i in range(3)]
@@ -178,34 +181,38 @@ def logprobs_of(outputs: list[RequestOutput]) -> list[object]:
     ],
     ids=str,
 )
-def test_logprobs_are_the_same_to_the_last_bit(sampling: dict[str, float], engine_settings: dict[str, int]) -> None:
+def test_logprobs_are_the_same_to_the_last_bit(
+    backend: str, sampling: dict[str, float], engine_settings: dict[str, int]
+) -> None:
     length = 20 if "num_blocks" in engine_settings else 8
     requests = workload(sampling, length, logprobs=3, prompt_logprobs=2)
-    expected = TinyEngine(enable_chunked_prefill=False).alone(requests)
-    engine = TinyEngine(**engine_settings)  # type: ignore[arg-type]
+    expected = TinyEngine(backend=backend, enable_chunked_prefill=False).alone(requests)
+    engine = TinyEngine(backend=backend, **engine_settings)  # type: ignore[arg-type]
     for _ in range(2):  # the second time with a warm cache, if there is one
         outputs = engine.answer(requests)
-        assert tokens(outputs) == tokens(expected) == plain(sampling, length)
+        assert tokens(outputs) == tokens(expected) == plain(backend, sampling, length)
         assert logprobs_of(outputs) == logprobs_of(expected)
     assert (engine.core.stats().num_preemptions > 0) == ("num_blocks" in engine_settings)
     assert all(len(output.prompt_logprobs or ()) == len(output.prompt_token_ids) for output in outputs)
 
 
 @both
-def test_logprobs_change_no_token(sampling: dict[str, float]) -> None:
-    assert tokens(TinyEngine().answer(workload(sampling, logprobs=0, prompt_logprobs=0))) == plain(sampling)
+def test_logprobs_change_no_token(backend: str, sampling: dict[str, float]) -> None:
+    assert tokens(TinyEngine(backend=backend).answer(workload(sampling, logprobs=0, prompt_logprobs=0))) == plain(
+        backend, sampling
+    )
 
 
 @both
-def test_through_a_folder_and_llm(tiny_folder: Path, sampling: dict[str, float]) -> None:
+def test_through_a_folder_and_llm(backend: str, tiny_folder: Path, sampling: dict[str, float]) -> None:
     """Whole path from files on: tiny steps, small blocks and a warm cache against large ones without."""
     texts = ["hello", "hello there, all of you", "hello there", "quite another text"]
     params = [SamplingParams(max_tokens=20, seed=i, ignore_eos=True, **sampling) for i in range(4)]  # type: ignore[arg-type]
     plain_settings = {"enable_prefix_caching": False, "max_num_seqs": 1}
     tight = {"max_num_batched_tokens": 5, "block_size": 2, "num_blocks": 30, "max_model_len": 60, "max_num_seqs": 4}
-    with LLM(str(tiny_folder), backend="reference", num_threads=1, **plain_settings) as llm:
+    with LLM(str(tiny_folder), backend=backend, num_threads=1, **plain_settings) as llm:
         expected = [llm.generate(text, each)[0] for text, each in zip(texts, params, strict=True)]
-    with LLM(str(tiny_folder), backend="reference", num_threads=1, **tight) as llm:
+    with LLM(str(tiny_folder), backend=backend, num_threads=1, **tight) as llm:
         for _ in range(2):
             outputs = llm.generate(texts, params)
             assert tokens(outputs) == tokens(expected)
@@ -216,10 +223,11 @@ def test_through_a_folder_and_llm(tiny_folder: Path, sampling: dict[str, float])
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_random_workloads(seed: int) -> None:
+def test_random_workloads(backend: str, seed: int) -> None:
     """Arrivals, aborts and tiny pools: every request ends, with the tokens that it gets alone (or their beginning)."""
     rng = random.Random(seed)
     engine = TinyEngine(
+        backend=backend,
         num_blocks=rng.randint(8, 24),
         caching=rng.random() < 0.6,
         shuffle=rng.choice([None, seed]),
@@ -248,7 +256,7 @@ def test_random_workloads(seed: int) -> None:
         engine.step()
     assert engine.outputs.keys() == requests.keys()
     assert engine.core.stats().kv_blocks_used == 0
-    alone = TinyEngine(enable_chunked_prefill=False)
+    alone = TinyEngine(backend=backend, enable_chunked_prefill=False)
     for name, output in engine.outputs.items():
         [expected] = alone.alone([requests[name]])
         for got, right in zip(output.outputs, expected.outputs, strict=True):
@@ -259,14 +267,18 @@ def test_random_workloads(seed: int) -> None:
 
 
 @pytest.mark.parametrize("architecture", sorted(name for family in FAMILIES for name in family.hf_architectures))
-def test_every_family_under_pressure(architecture: str) -> None:
+def test_every_family_under_pressure(backend: str, architecture: str) -> None:
     """Small chunks, a warm cache, preemption and shuffled blocks at once."""
     if architecture not in TINY:
         pytest.fail(f"{architecture} has no tiny configuration in tests/models/hf_configs.py")
-    model = tiny_model(architecture)
+    if backend == "cpu" and tiny_config(architecture).moe is not None:
+        with pytest.raises(ConfigError, match="no native form"):
+            TinyEngine(tiny_model(architecture, backend=backend), backend=backend)
+        return
+    model = tiny_model(architecture, backend=backend)
     requests = workload(SEEDED, 14, prompt_logprobs=0)[::2] + workload(SEEDED, 14)[1::2]
-    expected = TinyEngine(model, enable_chunked_prefill=False).alone(requests)
-    engine = TinyEngine(model, num_blocks=14, caching=True, shuffle=3, max_num_batched_tokens=11)
+    expected = TinyEngine(model, backend=backend, enable_chunked_prefill=False).alone(requests)
+    engine = TinyEngine(model, backend=backend, num_blocks=14, caching=True, shuffle=3, max_num_batched_tokens=11)
     for _ in range(2):
         outputs = engine.answer(requests)
         assert tokens(outputs) == tokens(expected)

@@ -19,6 +19,7 @@ from slipstream.engine.runner import ModelRunner
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.settings import SchedulerSettings
 from slipstream.kernels.select import select_kernels
+from slipstream.kernels.table import Kernels
 from slipstream.kv.manager import KVManager
 from slipstream.kv.storage import KVStorage
 from slipstream.models.build import build_model, kv_spec
@@ -28,7 +29,7 @@ from slipstream.models.reader import Reader
 from slipstream.models.registry import FAMILIES
 from slipstream.sampling.params import SamplingParams
 
-KERNELS = select_kernels("reference", num_threads=1)
+BACKENDS = ("reference", "cpu")
 MAX_MODEL_LEN = 120
 WINDOW = 6
 
@@ -60,18 +61,29 @@ def tiny_config(architecture: str) -> ModelConfig:
 
 
 @cache
+def backend_kernels(backend: str) -> Kernels:
+    return select_kernels(backend, num_threads=1)
+
+
+@cache
 def tiny_model(
-    architecture: str = "LlamaForCausalLM", *, window: bool = False, soft_cap: bool = False, seed: int = 0
+    architecture: str = "LlamaForCausalLM",
+    *,
+    window: bool = False,
+    soft_cap: bool = False,
+    seed: int = 0,
+    backend: str = "reference",
 ) -> Model:
     """`window`: every layer sees the last WINDOW tokens; `soft_cap`: scores and logits are capped."""
+    kernels = backend_kernels(backend)
     family, config = family_of(architecture), tiny_config(architecture)
     if window:
         config = replace(config, windows=(WINDOW,) * config.num_layers)
     if soft_cap:
         config = replace(config, attention_soft_cap=0.5, final_soft_cap=2.0)
     generator = np.random.default_rng(seed)
-    weights = {slot.name: KERNELS.bind(slot.kind, _values(generator, slot.shape)) for slot in family.slots(config)}
-    return build_model(family, config, weights, KERNELS, max_position=MAX_MODEL_LEN)
+    weights = {slot.name: kernels.bind(slot.kind, _values(generator, slot.shape)) for slot in family.slots(config)}
+    return build_model(family, config, weights, kernels, max_position=MAX_MODEL_LEN)
 
 
 def _values(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -96,12 +108,13 @@ class Spy:
 
 
 class TinyEngine:
-    """An EngineCore over a tiny model. `shuffle`: the free blocks are handed out in a random order."""
+    """An EngineCore over a tiny model, which must be `backend`'s. `shuffle`: free blocks come in a random order."""
 
     def __init__(
         self,
         model: Model | None = None,
         *,
+        backend: str = "reference",
         num_blocks: int = 200,
         block_size: int = 4,
         caching: bool = False,
@@ -111,16 +124,17 @@ class TinyEngine:
         cost_model: object | None = None,
         **settings: object,
     ) -> None:
-        model = model or tiny_model()
+        kernels = backend_kernels(backend)
+        model = model or tiny_model(backend=backend)
         spec = kv_spec(model.config, block_size=block_size, dtype=kv_dtype)
         self.kv = KVManager(num_blocks, block_size, caching)
         if shuffle is not None:
             _shuffle(self.kv, shuffle)
         values = SchedulerSettings(**({"max_num_batched_tokens": 256, "watermark": 0.0} | settings))  # type: ignore[arg-type]
         scheduler = Scheduler(values, self.kv, policy=policy, cost_model=cost_model)  # type: ignore[arg-type]
-        self.runner = Spy(
-            ModelRunner(model, KVStorage(spec, num_blocks, KERNELS.new_kv(spec, num_blocks)), KERNELS.to_numpy)
-        )
+        storage = KVStorage(spec, num_blocks, kernels.new_kv(spec, num_blocks))
+        forward = model if kernels.compile is None else kernels.compile(model, storage)
+        self.runner = Spy(ModelRunner(forward, storage, kernels.to_numpy))
         self.core = EngineCore(
             scheduler,
             self.runner,
