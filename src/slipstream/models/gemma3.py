@@ -63,30 +63,19 @@ def _from_hf(config: Reader) -> ModelConfig:
 
 def _from_gguf(checkpoint: Checkpoint) -> ModelConfig:
     config = gguf.reader(checkpoint)
-    num_layers, num_heads = config.integer("block_count"), config.integer("attention.head_count")
-    hidden_size, head_dim = config.integer("embedding_length"), gguf.head_dim(config)
+    rope = gguf.rotation(checkpoint, config, theta=config.number("rope.freq_base"))
+    base = gguf.dense(checkpoint, rope)
     # The format has no key for query_pre_attn_scalar; only the 27B model's differs from the head size.
-    scalar = hidden_size // num_heads if num_layers == LAYERS_OF_27B else head_dim
-    rope = gguf.rope(checkpoint, config, theta=config.number("rope.freq_base"))
-    return ModelConfig(
-        vocab_size=gguf.vocab_size(config),
-        hidden_size=hidden_size,
-        intermediate_size=config.integer("feed_forward_length"),
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=config.integer("attention.head_count_kv", num_heads),
-        head_dim=head_dim,
-        rms_norm_eps=config.number("attention.layer_norm_rms_epsilon"),
-        max_position_embeddings=config.integer("context_length"),
-        tie_word_embeddings=gguf.tied(checkpoint),
-        rope=rope,
+    scalar = base.hidden_size // base.num_heads if base.num_layers == LAYERS_OF_27B else base.head_dim
+    return replace(
+        base,
         local_rope=RopeConfig(config.number("rope.freq_base_swa", LOCAL_THETA), rope.rotary_dim),
-        windows=_gguf_windows(config, num_layers),
+        windows=_gguf_windows(config, base.num_layers),
         attention_scale=config.number("attention.scale", scalar**-0.5),
         activation="gelu_tanh",
         qk_norm=True,
         sandwich_norm=True,
-        embedding_scale=_embedding_scale(hidden_size),
+        embedding_scale=_embedding_scale(base.hidden_size),
         attention_soft_cap=_soft_cap(config, "attn_logit_softcapping"),
         final_soft_cap=_soft_cap(config, "final_logit_softcapping"),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from slipstream.errors import ModelFormatError
 from slipstream.layers.rope import RopeConfig, yarn_attention_factor
+from slipstream.models.config import ModelConfig
 from slipstream.models.reader import Reader
 from slipstream.weights.checkpoint import Checkpoint
 
@@ -37,6 +38,34 @@ def head_dim(config: Reader) -> int:
     return size
 
 
+def dense(checkpoint: Checkpoint, rope: RopeConfig | None = None) -> ModelConfig:
+    """What every family reads alike, as a plain Llama-like model; a family replaces what is its own.
+
+    `rope` is by default the file's one rotation.
+    """
+    config = reader(checkpoint)
+    num_layers, num_heads, size = (
+        config.integer("block_count"),
+        config.integer("attention.head_count"),
+        head_dim(config),
+    )
+    return ModelConfig(
+        vocab_size=vocab_size(config),
+        hidden_size=config.integer("embedding_length"),
+        intermediate_size=config.integer("feed_forward_length"),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=config.integer("attention.head_count_kv", num_heads),
+        head_dim=size,
+        rms_norm_eps=config.number("attention.layer_norm_rms_epsilon"),
+        max_position_embeddings=config.integer("context_length"),
+        tie_word_embeddings=tied(checkpoint),
+        rope=rotation(checkpoint, config) if rope is None else rope,
+        windows=(None,) * num_layers,
+        attention_scale=size**-0.5,
+    )
+
+
 def tied(checkpoint: Checkpoint) -> bool:
     """GGUF has no flag: a file without an output matrix reuses the token embeddings."""
     return "output.weight" not in checkpoint.tensors
@@ -47,7 +76,9 @@ def has_experts(checkpoint: Checkpoint) -> bool:
     return config.has("expert_count") and config.values[config.prefix + "expert_count"] != 0
 
 
-def rope(checkpoint: Checkpoint, config: Reader, *, theta: float = 10000.0, interleaved: bool = False) -> RopeConfig:
+def rotation(
+    checkpoint: Checkpoint, config: Reader, *, theta: float = 10000.0, interleaved: bool = False
+) -> RopeConfig:
     """The model's (global) rotation; Llama 3 files carry their frequency factors as a tensor."""
     rotary_dim = config.integer("rope.dimension_count", head_dim(config))
     theta = config.number("rope.freq_base", theta)

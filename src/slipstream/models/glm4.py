@@ -6,6 +6,8 @@ Team GLM, arXiv 2406.12793.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slipstream.kernels.table import Kernels
 from slipstream.layers.shard import Shard
 from slipstream.layers.weights import Weights
@@ -44,22 +46,8 @@ def _from_gguf(checkpoint: Checkpoint) -> ModelConfig:
     config = gguf.reader(checkpoint)
     config.require("nextn_predict_layers", 0)
     config.require("rope.dimension_sections")  # rotation by image rows and columns; q and k are permuted then
-    num_layers, num_heads = config.integer("block_count"), config.integer("attention.head_count")
-    head_dim = gguf.head_dim(config)
-    return ModelConfig(
-        vocab_size=gguf.vocab_size(config),
-        hidden_size=config.integer("embedding_length"),
-        intermediate_size=config.integer("feed_forward_length"),
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=config.integer("attention.head_count_kv", num_heads),
-        head_dim=head_dim,
-        rms_norm_eps=config.number("attention.layer_norm_rms_epsilon"),
-        max_position_embeddings=config.integer("context_length"),
-        tie_word_embeddings=gguf.tied(checkpoint),
-        rope=gguf.rope(checkpoint, config, interleaved=True),
-        windows=(None,) * num_layers,
-        attention_scale=head_dim**-0.5,
+    return replace(
+        gguf.dense(checkpoint, gguf.rotation(checkpoint, config, interleaved=True)),
         attention_bias="blk.0.attn_q.bias" in checkpoint.tensors,
         sandwich_norm=True,
     )

@@ -5,6 +5,8 @@ Touvron et al., arXiv 2307.09288; Llama 3: arXiv 2407.21783; Mistral: Jiang et a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slipstream.models import gguf, huggingface, tensors
 from slipstream.models.config import ModelConfig
 from slipstream.models.decoder import build_pre_norm
@@ -46,24 +48,9 @@ def _from_gguf(checkpoint: Checkpoint) -> ModelConfig:
     config = gguf.reader(checkpoint)
     for key in ("attention.clamp_kqv", "logit_scale", "embedding_scale", "residual_scale"):
         config.require(key, 0)
-    num_layers, num_heads = config.integer("block_count"), config.integer("attention.head_count")
     window = config.integer("attention.sliding_window") if config.has("attention.sliding_window") else None
-    head_dim = gguf.head_dim(config)
-    return ModelConfig(
-        vocab_size=gguf.vocab_size(config),
-        hidden_size=config.integer("embedding_length"),
-        intermediate_size=config.integer("feed_forward_length"),
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=config.integer("attention.head_count_kv", num_heads),
-        head_dim=head_dim,
-        rms_norm_eps=config.number("attention.layer_norm_rms_epsilon"),
-        max_position_embeddings=config.integer("context_length"),
-        tie_word_embeddings=gguf.tied(checkpoint),
-        rope=gguf.rope(checkpoint, config),
-        windows=(window,) * num_layers,
-        attention_scale=head_dim**-0.5,
-    )
+    base = gguf.dense(checkpoint)
+    return replace(base, windows=(window,) * base.num_layers)
 
 
 def _slots(config: ModelConfig) -> tuple[TensorSlot, ...]:

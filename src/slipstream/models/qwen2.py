@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slipstream.models import gguf, huggingface, tensors
 from slipstream.models.config import ModelConfig
 from slipstream.models.decoder import build_pre_norm
@@ -33,25 +35,7 @@ def _from_hf(config: Reader) -> ModelConfig:
 
 
 def _from_gguf(checkpoint: Checkpoint) -> ModelConfig:
-    config = gguf.reader(checkpoint)
-    num_layers, num_heads = config.integer("block_count"), config.integer("attention.head_count")
-    head_dim = gguf.head_dim(config)
-    return ModelConfig(
-        vocab_size=gguf.vocab_size(config),
-        hidden_size=config.integer("embedding_length"),
-        intermediate_size=config.integer("feed_forward_length"),
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=config.integer("attention.head_count_kv", num_heads),
-        head_dim=head_dim,
-        rms_norm_eps=config.number("attention.layer_norm_rms_epsilon"),
-        max_position_embeddings=config.integer("context_length"),
-        tie_word_embeddings=gguf.tied(checkpoint),
-        rope=gguf.rope(checkpoint, config),
-        windows=(None,) * num_layers,
-        attention_scale=head_dim**-0.5,
-        attention_bias=True,
-    )
+    return replace(gguf.dense(checkpoint), attention_bias=True)
 
 
 FAMILY = Family(
