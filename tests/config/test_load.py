@@ -55,7 +55,7 @@ def test_command_line_over_file_over_default(tmp_path: Path) -> None:
         seed=3,
         num_threads=2,
     )
-    assert options.cache.memory_utilization == 0.9
+    assert options.cache.memory_utilization is None
 
 
 def test_the_model_may_come_from_the_command_line_alone(tmp_path: Path) -> None:

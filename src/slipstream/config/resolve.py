@@ -17,6 +17,7 @@ from slipstream.kv.spec import KV_DTYPE_BYTES
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 4096
 DEFAULT_MAX_NUM_SEQS = 64
+DEFAULT_MEMORY_UTILIZATION = 0.9
 MIN_BATCHED_TOKENS = 256  # a smaller step would not keep the processor busy
 MIN_NUM_SEQS = 4
 WORKSPACE_SHARE = 0.25  # of the memory left beside the weights, at most, for a step's activations
@@ -104,7 +105,9 @@ def resolve(
 
     decide("weight_cache", options.model.weight_cache, *_weight_cache(options.model.weight_cache, backend))
 
-    budget = int(hardware.available_memory * options.cache.memory_utilization) - model.weight_bytes
+    share, why = _memory_utilization(options.cache.memory_utilization)
+    decide("memory_utilization", options.cache.memory_utilization, share, why)
+    budget = int(hardware.available_memory * share) - model.weight_bytes
     kv_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim
     kv_bytes *= KV_DTYPE_BYTES[str(decisions["kv_dtype"].effective)]
     scheduler = options.scheduler
@@ -178,6 +181,15 @@ def _dtype(name: str, asked: str, backend: str) -> tuple[str, str]:
             f"backend reference computes in float32 only, got {asked}.",
             where="[model] dtype",
             fix='Leave it at "auto".',
+        )
+    return asked, "as set"
+
+
+def _memory_utilization(asked: float | None) -> tuple[float, str]:
+    if asked is None:
+        return (
+            DEFAULT_MEMORY_UTILIZATION,
+            "default; the KV cache stays below half of the memory unless it is set",
         )
     return asked, "as set"
 

@@ -40,7 +40,7 @@ class ModelOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
     block_size: int = 16  # tokens
-    memory_utilization: float = 0.9  # share of the available memory that weights, KV cache and workspace may take
+    memory_utilization: float | None = None  # share of memory that weights, KV cache and workspace may take
     num_blocks: int | None = None  # None: what the memory holds
     enable_prefix_caching: bool = True
     kv_dtype: DType = "auto"

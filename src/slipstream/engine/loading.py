@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slipstream.config.decision import Decision
 from slipstream.config.resolve import EffectiveOptions, ModelFacts, Resolved, resolve, resolve_backend
-from slipstream.config.types import CacheOptions, EngineOptions
+from slipstream.config.types import EngineOptions
 from slipstream.engine.core import EngineCore
 from slipstream.engine.grants import MAX_PROMPT_LOGITS
 from slipstream.engine.memory import MemoryPlan, plan_memory
@@ -149,7 +149,7 @@ def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo
         memory_utilization=effective.memory_utilization,
         max_model_len_asked=options.model.max_model_len is not None,
         num_blocks=effective.num_blocks,
-        memory_utilization_asked=options.cache.memory_utilization != CacheOptions().memory_utilization,
+        memory_utilization_asked=options.cache.memory_utilization is not None,
     )
     effective, decisions = _with_memory(resolved, memory)
     require_working(active_features(effective, config))
