@@ -443,7 +443,8 @@ void bind_cpu_backend(nb::module_& m) {
                  if (num_threads < 1 || num_threads > 1024) throw std::invalid_argument("num_threads must be 1 .. 1024");
                  new (self) ThreadPool(num_threads);
              }, "num_threads"_a)
-        .def_prop_ro("num_threads", &ThreadPool::size);
+        .def_prop_ro("num_threads", &ThreadPool::size)
+        .def("stall", &ThreadPool::set_stall, "thread"_a, "microseconds"_a);
     nb::class_<PackedMatrix>(m, "PackedMatrix")
         .def(nb::init<const std::string&, std::int64_t, std::int64_t, const Bytes&, ThreadPool&>(), "dtype"_a, "rows"_a, "cols"_a, "source"_a.noconvert(), "pool"_a)
         .def_static(

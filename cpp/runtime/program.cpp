@@ -8,6 +8,10 @@
 namespace slipstream {
 namespace {
 
+constexpr int kMaxPieces = 16;                // of one thread's share
+constexpr std::int64_t kPieceBytes = 96 << 10;  // of weights, times rows: some microseconds
+constexpr int kStreamUnits = 4;
+
 int groups_of(int columns) { return (columns + 31) / 32; }
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
@@ -41,6 +45,16 @@ std::vector<int> split_blocks(const std::vector<Segment>& segments, int num_thre
 
 Program::Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool) : kernels_(kernels), pool_(std::move(pool)) {}
 
+Program::~Program() { pool_->leave(); }
+
+void Program::add_phases(int prologue, std::int64_t unit_bytes) {
+    const int op = num_ops() - 1;
+    const bool attention = std::holds_alternative<AttentionOp>(ops_.back());
+    if (attention) phases_.push_back({op, Part::Write, -1, 0});
+    phases_.push_back({op, Part::Main, prologue, unit_bytes});
+    if (attention) phases_.push_back({op, Part::Merge, -1, 0});
+}
+
 int Program::add_rows(Domain domain, int columns) {
     rows_.push_back({domain, columns, false, nullptr, 0});
     need_scratch(groups_of(columns) * 32);
@@ -54,7 +68,7 @@ int Program::add_output(int columns) {
 }
 
 int Program::add_tiles(Domain domain, int columns) {
-    tiles_.push_back({domain, groups_of(columns), false, nullptr, 0});
+    tiles_.push_back({domain, groups_of(columns), false, false, nullptr, 0});
     return static_cast<int>(tiles_.size()) - 1;
 }
 
@@ -77,23 +91,22 @@ void Program::add(const EmbedOp& op) {
     check_ref(op.out, static_cast<int>(op.table.cols));
     vocabulary_ = std::min(vocabulary_, op.table.rows);
     ops_.emplace_back(op);
-    may_skip_.push_back(0);
+    add_phases(-1, 0);
 }
 
 void Program::add(const TokenOp& op) {
     for (const Ref ref : {op.in, op.residual, op.sum, op.out}) check_ref(ref, op.columns);
     check_tiles(op.tiles, op.columns);
-    if (op.tiles >= 0) tiles_[static_cast<std::size_t>(op.tiles)].by_token = true;
     need_scratch(groups_of(op.columns) * 32);
     ops_.emplace_back(op);
-    may_skip_.push_back(0);
+    add_phases(-1, 0);
 }
 
 void Program::add(const HeadNormOp& op) {
     check_ref(op.in, op.columns);
     check_ref(op.out, op.columns);
     ops_.emplace_back(op);
-    may_skip_.push_back(0);
+    add_phases(-1, 0);
 }
 
 void Program::add(const RopeOp& op) {
@@ -101,7 +114,7 @@ void Program::add(const RopeOp& op) {
     check_ref(op.out, op.columns);
     max_position_ = std::min(max_position_, op.table.max_position);
     ops_.emplace_back(op);
-    may_skip_.push_back(0);
+    add_phases(-1, 0);
 }
 
 void Program::add(LinearOp op, std::vector<Segment> segments) {
@@ -130,32 +143,41 @@ void Program::add(LinearOp op, std::vector<Segment> segments) {
     op.segments = segments_.back()->data();
     op.num_segments = static_cast<int>(segments_.back()->size());
     op.bounds = bounds_.back()->data();
-    // A token op with copies of its tiles for every thread needs no barrier before this, unless it stores what we add.
-    if (!ops_.empty()) {
-        const auto* token = std::get_if<TokenOp>(&ops_.back());
-        if (token != nullptr && token->tiles >= 0 && token->tiles == op.tiles) {
-            const bool reads = std::any_of(segments_.back()->begin(), segments_.back()->end(), [&](const Segment& s) {
-                return s.residual && (s.residual.buffer == token->sum.buffer || s.residual.buffer == token->out.buffer);
-            });
-            if (!reads) may_skip_.back() = 1;
+    // Quantising one or two rows is cheaper than a barrier after it: every thread does it for itself, unless others read
+    // the result too or we add what that op stores.
+    int prologue = -1;
+    if (op.tiles >= 0) {
+        const auto* token = ops_.empty() ? nullptr : std::get_if<TokenOp>(&ops_.back());
+        const bool reads = token != nullptr && std::any_of(segments_.back()->begin(), segments_.back()->end(), [&](const Segment& s) {
+            return s.residual && (s.residual.buffer == token->sum.buffer || s.residual.buffer == token->out.buffer);
+        });
+        TilesBuffer& tiles = tiles_[static_cast<std::size_t>(op.tiles)];
+        if (token != nullptr && token->tiles == op.tiles && !reads) {
+            prologue = num_ops() - 1;
+            tiles.by_token = true;
+        } else {
+            tiles.shared = true;
         }
     }
+    const std::int64_t units = op.bounds[pool_->size()];
+    std::size_t bytes = 0;
+    for (int i = 0; i < op.num_segments; ++i) bytes += op.segments[i].matrix.num_bytes();
     ops_.emplace_back(op);
-    may_skip_.push_back(0);
+    add_phases(prologue, static_cast<std::int64_t>(bytes) / std::max<std::int64_t>(units, 1));
 }
 
 void Program::add(const GateOp& op) {
     for (const Ref ref : {op.gate_in, op.up_in, op.out}) check_ref(ref, op.columns);
     check_tiles(op.tiles, op.columns);
     ops_.emplace_back(op);
-    may_skip_.push_back(0);
+    add_phases(-1, 0);
 }
 
 void Program::add(const SoftCapOp& op) {
     check_ref(op.in, op.columns);
     check_ref(op.out, op.columns);
     ops_.emplace_back(op);
-    may_skip_.push_back(0);
+    add_phases(-1, 0);
 }
 
 void Program::add(AttentionOp op, int num_blocks) {
@@ -184,7 +206,7 @@ void Program::add(AttentionOp op, int num_blocks) {
     }
     need_scratch(attention_scratch_floats(op));
     ops_.emplace_back(op);
-    may_skip_.push_back(0);
+    add_phases(-1, 0);
 }
 
 const char* Program::op_name(int op) const {
@@ -272,7 +294,7 @@ void Program::prepare(const BatchArrays& b, float* output) {
     for (std::size_t i = 0; i < tiles_.size(); ++i) {
         TilesBuffer& buffer = tiles_[i];
         const int n = rows[buffer.domain];
-        const bool copies = buffer.by_token && n <= 2 && pool_->size() > 1;
+        const bool copies = buffer.by_token && !buffer.shared && n <= 2 && pool_->size() > 1;
         const std::size_t words = (static_cast<std::size_t>(n) * static_cast<std::size_t>(buffer.groups) * kTileGroupWords + 15) / 16 * 16;
         const std::size_t needed = words * static_cast<std::size_t>(copies ? pool_->size() : 1);
         if (needed > buffer.capacity) {
@@ -296,6 +318,80 @@ void Program::prepare(const BatchArrays& b, float* output) {
     step_.tiles = tile_views_.data();
     step_.schedules = schedules_.data();
     step_.scratch = scratch_views_.data();
+    prepare_phases();
+}
+
+Program::Share Program::share_of(const Phase& phase) const {
+    const Op& op = ops_[static_cast<std::size_t>(phase.op)];
+    const auto rows = [&](Domain domain) { return step_.tiling[domain].rows; };
+    const auto copied = [&](int token) {
+        const int tiles = std::get<TokenOp>(ops_[static_cast<std::size_t>(token)]).tiles;
+        return tiles >= 0 && step_.tiles[tiles].copy_words != 0;
+    };
+    Share share;
+    if (const auto* linear = std::get_if<LinearOp>(&op)) {
+        share.bounds = linear->bounds;
+        share.units = rows(linear->domain) == 0 ? 0 : linear->bounds[pool_->size()];
+        share.prologue = phase.prologue >= 0 && copied(phase.prologue);
+    } else if (const auto* token = std::get_if<TokenOp>(&op)) {
+        share.units = copied(phase.op) ? 0 : rows(token->domain);
+    } else if (const auto* cap = std::get_if<SoftCapOp>(&op)) {
+        share.units = rows(cap->domain);
+    } else if (const auto* attention = std::get_if<AttentionOp>(&op)) {
+        const AttentionSchedule& schedule = step_.schedules[attention->schedule];
+        if (phase.part == Part::Main) {
+            share.bounds = schedule.task_bounds;
+            share.units = schedule.task_bounds[pool_->size()];
+        } else if (phase.part == Part::Merge) {
+            share.units = schedule.num_merges;
+        } else {
+            share.units = schedule.write_first ? rows(kTokens) : 0;
+        }
+    } else {
+        share.units = rows(kTokens);
+    }
+    return share;
+}
+
+int Program::share_begin(const Share& share, int thread) const {
+    if (share.units == 0) return 0;
+    if (share.bounds != nullptr) return share.bounds[thread];
+    return static_cast<int>(static_cast<std::int64_t>(share.units) * thread / pool_->size());
+}
+
+// Into how many pieces a thread's share falls.
+int Program::num_pieces(const Phase& phase, const Share& share, int thread) const {
+    const int units = share_begin(share, thread + 1) - share_begin(share, thread);
+    if (phase.part == Part::Main && std::holds_alternative<AttentionOp>(ops_[static_cast<std::size_t>(phase.op)])) return std::min(units, kMaxPieces);
+    if (phase.unit_bytes == 0) return std::min(units, 4);
+    const std::int64_t rows = step_.tiling[std::get<LinearOp>(ops_[static_cast<std::size_t>(phase.op)]).domain].rows;
+    const std::int64_t pieces = std::clamp<std::int64_t>(units * phase.unit_bytes * rows / kPieceBytes, 1, kMaxPieces);
+    return static_cast<int>(std::min<std::int64_t>(pieces, rows == 1 ? (units + kStreamUnits - 1) / kStreamUnits : units));
+}
+
+void Program::prepare_phases() {
+    const int threads = pool_->size();
+    shares_.resize(phases_.size());
+    if (threads > 1 && claims_stride_ < phases_.size()) {
+        pool_->leave();
+        claims_stride_ = (phases_.size() + 15) / 16 * 16;
+        claims_ = std::make_unique<std::atomic<std::uint64_t>[]>(claims_stride_ * static_cast<std::size_t>(threads));
+        open_ = std::make_unique<std::atomic<std::uint64_t>[]>(claims_stride_);
+    }
+    const std::uint32_t number = step_number_.load(std::memory_order_relaxed) + 1;
+    const std::uint64_t tag = static_cast<std::uint64_t>(number) << 32;
+    for (std::size_t p = 0; p < phases_.size(); ++p) {
+        shares_[p] = share_of(phases_[p]);
+        if (threads == 1) continue;
+        std::uint64_t total = 0;
+        for (int t = 0; t < threads; ++t) {
+            const auto pieces = static_cast<std::uint64_t>(num_pieces(phases_[p], shares_[p], t));
+            claims(p, t).store(tag | pieces, std::memory_order_relaxed);
+            total += pieces;
+        }
+        open_[p].store(tag | total, std::memory_order_relaxed);
+    }
+    step_number_.store(number, std::memory_order_seq_cst);
 }
 
 void Program::run(const BatchArrays& batch, float* output) {
@@ -303,7 +399,8 @@ void Program::run(const BatchArrays& batch, float* output) {
     check(batch);
     if (batch.num_tokens == 0) return;
     prepare(batch, output);
-    pool_->run([](void* self, int thread) { static_cast<Program*>(self)->execute(thread); }, this);
+    if (pool_->size() == 1) return execute_alone();
+    pool_->share([](void* self, int thread) { static_cast<Program*>(self)->execute(thread); }, this);
 }
 
 void Program::copy_rows(int buffer, int rows, int columns, float* out) {
@@ -320,46 +417,102 @@ void Program::set_profiling(bool on) {
     seconds_.assign(ops_.size(), 0.0);
 }
 
-bool Program::skips_barrier(std::size_t i) const {
-    if (may_skip_[i] == 0) return false;
-    const TokenOp& op = std::get<TokenOp>(ops_[i]);
-    return step_.tiles[op.tiles].copy_words != 0;
+// The number of the piece of `thread`'s share that now is ours, -1 when none is left, -2 when the step is over.
+int Program::claim(std::size_t phase, int thread, std::uint32_t step) {
+    std::atomic<std::uint64_t>& word = claims(phase, thread);
+    std::uint64_t value = word.load(std::memory_order_acquire);
+    for (;;) {
+        if (static_cast<std::uint32_t>(value >> 32) != step) return -2;
+        const std::uint64_t next = value >> 16 & 0xffffU;
+        if (next >= (value & 0xffffU)) return -1;
+        if (word.compare_exchange_weak(value, value + (1U << 16), std::memory_order_acq_rel, std::memory_order_acquire)) return static_cast<int>(next);
+    }
+}
+
+void Program::execute_units(const Phase& phase, int thread, int first, int last) {
+    const Op& op = ops_[static_cast<std::size_t>(phase.op)];
+    switch (op.index()) {
+        case 0: return kernels_.embed(std::get<0>(op), step_, thread, first, last);
+        case 1: return kernels_.token(std::get<1>(op), step_, thread, first, last, true);
+        case 2: return kernels_.head_norm(std::get<2>(op), step_, thread, first, last);
+        case 3: return kernels_.rope(std::get<3>(op), step_, thread, first, last);
+        case 4: return kernels_.linear(std::get<4>(op), step_, thread, first, last);
+        case 5: return kernels_.gate(std::get<5>(op), step_, thread, first, last);
+        case 6: return kernels_.soft_cap(std::get<6>(op), step_, thread, first, last);
+        default: {
+            const AttentionOp& attention = std::get<7>(op);
+            if (phase.part == Part::Write) return kernels_.attention_write(attention, step_, thread, first, last);
+            if (phase.part == Part::Merge) return kernels_.attention_merge(attention, step_, thread, first, last);
+            return kernels_.attention(attention, step_, thread, first, last);
+        }
+    }
+}
+
+// Only with a claim on the piece: as long as it is not done, the step's data stay as they are.
+void Program::execute_piece(const Phase& phase, const Share& share, int thread, int owner, int piece, bool& prepared) {
+    const int begin = share_begin(share, owner), units = share_begin(share, owner + 1) - begin, pieces = num_pieces(phase, share, owner);
+    // Whole groups of blocks, which are read side by side.
+    const int grain = phase.unit_bytes != 0 && units >= kStreamUnits * pieces ? kStreamUnits : 1;
+    const auto cut = [&](int i) {
+        return i == pieces ? begin + units : begin + static_cast<int>(static_cast<std::int64_t>(units / grain) * i / pieces) * grain;
+    };
+    const int first = cut(piece), last = cut(piece + 1);
+    if (share.prologue && (!prepared || first == 0)) {
+        const TokenOp& token = std::get<TokenOp>(ops_[static_cast<std::size_t>(phase.prologue)]);
+        kernels_.token(token, step_, thread, 0, step_.tiling[token.domain].rows, first == 0);
+        prepared = true;
+    }
+    execute_units(phase, thread, first, last);
 }
 
 void Program::execute(int thread) {
     using Clock = std::chrono::steady_clock;
-    const bool timed = profiling_ && thread == 0;
-    Clock::time_point last = timed ? Clock::now() : Clock::time_point();
-    for (std::size_t i = 0; i < ops_.size(); ++i) {
-        const Op& op = ops_[i];
-        switch (op.index()) {
-            case 0: kernels_.embed(std::get<0>(op), step_, thread); break;
-            case 1: kernels_.token(std::get<1>(op), step_, thread); break;
-            case 2: kernels_.head_norm(std::get<2>(op), step_, thread); break;
-            case 3: kernels_.rope(std::get<3>(op), step_, thread); break;
-            case 4: kernels_.linear(std::get<4>(op), step_, thread); break;
-            case 5: kernels_.gate(std::get<5>(op), step_, thread); break;
-            case 6: kernels_.soft_cap(std::get<6>(op), step_, thread); break;
-            default: {
-                const AttentionOp& attention = std::get<7>(op);
-                const AttentionSchedule& schedule = step_.schedules[attention.schedule];
-                if (schedule.write_first) {
-                    kernels_.attention_write(attention, step_, thread);
-                    pool_->barrier(thread);
-                }
-                kernels_.attention(attention, step_, thread);
-                if (schedule.num_merges != 0) {
-                    pool_->barrier(thread);
-                    kernels_.attention_merge(attention, step_, thread);
-                }
+    const std::uint32_t step = step_number_.load(std::memory_order_seq_cst);
+    const int threads = pool_->size();
+    const bool stalls = pool_->stalls(thread);
+    const bool timed = thread == 0 && profiling_;
+    Clock::time_point start = timed ? Clock::now() : Clock::time_point();
+    if (stalls) pool_->stall(step);
+    for (std::size_t p = 0; p < phases_.size(); ++p) {
+        bool prepared = false;
+        std::uint64_t done = 0;
+        for (int i = 0; i < threads; ++i) {
+            const int owner = thread + i < threads ? thread + i : thread + i - threads;
+            for (;;) {
+                const int piece = claim(p, owner, step);
+                if (piece == -2) return;
+                if (piece == -1) break;
+                if (stalls) pool_->stall(step + static_cast<std::uint32_t>(p) * 2 + 1);
+                execute_piece(phases_[p], shares_[p], thread, owner, piece, prepared);
+                ++done;
             }
         }
-        if (!skips_barrier(i)) pool_->barrier(thread);
+        if (stalls) pool_->stall(step + static_cast<std::uint32_t>(p) * 2 + 2);
+        std::atomic<std::uint64_t>& open = open_[p];
+        const auto closed = [&open, step] {
+            const std::uint64_t value = open.load(std::memory_order_seq_cst);
+            return static_cast<std::uint32_t>(value) == 0 || static_cast<std::uint32_t>(value >> 32) != step;
+        };
+        if (done != 0 && static_cast<std::uint32_t>(open.fetch_sub(done, std::memory_order_seq_cst) - done) == 0) pool_->wake();
+        else if (!closed()) pool_->wait(closed);
         if (timed) {
             const Clock::time_point now = Clock::now();
-            seconds_[i] += std::chrono::duration<double>(now - last).count();
-            last = now;
+            seconds_[static_cast<std::size_t>(phases_[p].op)] += std::chrono::duration<double>(now - start).count();
+            start = now;
         }
+    }
+}
+
+// The only thread there is.
+void Program::execute_alone() {
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point start = profiling_ ? Clock::now() : Clock::time_point();
+    for (std::size_t p = 0; p < phases_.size(); ++p) {
+        if (shares_[p].units != 0) execute_units(phases_[p], 0, 0, shares_[p].units);
+        if (!profiling_) continue;
+        const Clock::time_point now = Clock::now();
+        seconds_[static_cast<std::size_t>(phases_[p].op)] += std::chrono::duration<double>(now - start).count();
+        start = now;
     }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -27,9 +28,16 @@ struct BatchArrays {
 
 // A model's forward as a list of fused ops over bound weights, one KV cache and workspaces of its own. Weights, vectors and
 // the cache belong to the caller and must outlive the program.
+//
+// A step is a list of phases. A phase is cut into pieces, divided among the threads; a thread claims its own pieces one by
+// one, then those that others have not come to. So a thread that loses its processor delays the step only by the piece it
+// holds. Claims carry the number of their step: a thread that comes back late finds its step over and touches nothing.
 class Program {
   public:
     Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool);
+    ~Program();
+    Program(const Program&) = delete;
+    Program& operator=(const Program&) = delete;
 
     int add_rows(Domain domain, int columns);          // a float32 buffer
     int add_output(int columns);                       // the buffer that `run` is given, rows by wanted logits
@@ -68,7 +76,7 @@ class Program {
     struct TilesBuffer {
         Domain domain;
         int groups;
-        bool by_token = false;  // every thread may have a copy of its own
+        bool by_token = false, shared = false;  // made by token ops before their products; by something else
         Aligned<std::int32_t> data;
         std::size_t capacity = 0;
     };
@@ -76,19 +84,42 @@ class Program {
         std::vector<int> start, tile;
     };
 
+    enum class Part : char { Main, Write, Merge };
+    struct Phase {
+        int op;
+        Part part;
+        int prologue;           // a token op that every thread computes by itself before its first piece, or -1
+        std::int64_t unit_bytes;  // of weights
+    };
+    // What a phase does in this step: units, where each thread's begin (nullptr: equal shares), whether the prologue is due.
+    struct Share {
+        int units = 0;
+        const int* bounds = nullptr;
+        bool prologue = false;
+    };
+
     void check(const BatchArrays& batch) const;
     void check_ref(Ref ref, int columns) const;
     void check_tiles(int tiles, int columns) const;
     void prepare(const BatchArrays& batch, float* output);
     void prepare_tiling(Domain domain, int rows);
+    void prepare_phases();
+    Share share_of(const Phase& phase) const;
+    int share_begin(const Share& share, int thread) const;
+    int num_pieces(const Phase& phase, const Share& share, int thread) const;
+    std::atomic<std::uint64_t>& claims(std::size_t phase, int thread) { return claims_[static_cast<std::size_t>(thread) * claims_stride_ + phase]; }
+    int claim(std::size_t phase, int thread, std::uint32_t step);
+    void add_phases(int prologue, std::int64_t unit_bytes);
     void execute(int thread);
-    bool skips_barrier(std::size_t i) const;
+    void execute_piece(const Phase& phase, const Share& share, int thread, int owner, int piece, bool& prepared);
+    void execute_alone();
+    void execute_units(const Phase& phase, int thread, int first, int last);
     void need_scratch(int floats) { scratch_floats_ = floats > scratch_floats_ ? floats : scratch_floats_; }
 
     const KernelTable& kernels_;
     std::shared_ptr<ThreadPool> pool_;
     std::vector<Op> ops_;
-    std::vector<char> may_skip_;  // by op
+    std::vector<Phase> phases_;
     std::vector<std::unique_ptr<std::vector<Segment>>> segments_;
     std::vector<std::unique_ptr<std::vector<int>>> bounds_;
     std::vector<RowsBuffer> rows_;
@@ -100,6 +131,11 @@ class Program {
 
     std::mutex running_;
     Step step_;
+    std::vector<Share> shares_;                             // by phase
+    std::unique_ptr<std::atomic<std::uint64_t>[]> claims_;  // [thread][phase]: step, next piece, number of pieces
+    std::unique_ptr<std::atomic<std::uint64_t>[]> open_;    // [phase]: step, pieces that are not done
+    std::size_t claims_stride_ = 0;
+    std::atomic<std::uint32_t> step_number_{0};
     std::vector<Rows> row_views_;
     std::vector<Tiles> tile_views_;
     std::vector<AttentionSchedule> schedules_;

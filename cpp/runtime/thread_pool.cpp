@@ -1,11 +1,16 @@
 #include "runtime/thread_pool.h"
 
-#include <sched.h>
+#include <chrono>
 
 namespace slipstream {
 namespace {
 
-inline void pause() {
+// Between two steps of a busy engine lies less than this.
+constexpr std::chrono::microseconds kIdleSpin{500};
+
+}  // namespace
+
+void ThreadPool::pause() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -13,73 +18,112 @@ inline void pause() {
 #endif
 }
 
-// A barrier is passed in a fraction of a microsecond unless a member has lost its processor: then give ours away.
-constexpr int kSpinsBeforeYield = 30000;
-// Between two steps of a busy engine lies less than a millisecond.
-constexpr int kSpinsBeforeSleep = 60000;
-
-}  // namespace
-
 ThreadPool::ThreadPool(int num_threads)
-    : num_threads_(num_threads), arrivals_(std::make_unique<Arrival[]>(static_cast<std::size_t>(num_threads))) {
+    : num_threads_(num_threads), members_(std::make_unique<Member[]>(static_cast<std::size_t>(num_threads))) {
     for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this, i] { member(i); });
 }
 
 ThreadPool::~ThreadPool() {
-    {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        stopping_ = true;
-        generation_.fetch_add(1, std::memory_order_release);
-    }
-    wake_.notify_all();
+    stopping_.store(true);
+    publish(nullptr, nullptr);
     for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadPool::publish(Job job, void* context) {
+    generation_.fetch_add(1, std::memory_order_seq_cst);
+    job_.store(job, std::memory_order_seq_cst);
+    context_.store(context, std::memory_order_seq_cst);
+    generation_.fetch_add(1, std::memory_order_seq_cst);
+    if (idle_.load(std::memory_order_seq_cst) != 0) {
+        { const std::lock_guard<std::mutex> lock(idle_mutex_); }
+        idle_wake_.notify_all();
+    }
 }
 
 void ThreadPool::run(Job job, void* context) {
     const std::lock_guard<std::mutex> caller(callers_);
-    job_ = job;
-    context_ = context;
-    generation_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) != 0) {
-        { const std::lock_guard<std::mutex> lock(mutex_); }
-        wake_.notify_all();
-    }
+    if (num_threads_ > 1) publish(job, context);
     job(context, 0);
-    barrier(0);
+    const std::uint32_t generation = generation_.load(std::memory_order_relaxed);
+    for (int i = 1; i < num_threads_; ++i) {
+        wait([this, i, generation] { return members_[static_cast<std::size_t>(i)].finished.load(std::memory_order_seq_cst) == generation; });
+    }
 }
 
-void ThreadPool::barrier(int thread) {
+void ThreadPool::share(Job job, void* context) {
+    const std::lock_guard<std::mutex> caller(callers_);
+    if (num_threads_ > 1) publish(job, context);
+    job(context, 0);
+}
+
+void ThreadPool::leave() {
     if (num_threads_ == 1) return;
-    const std::uint32_t target = arrivals_[thread].count.load(std::memory_order_relaxed) + 1;
-    arrivals_[thread].count.store(target, std::memory_order_release);
-    for (int i = 0; i < num_threads_; ++i) {
-        int spins = 0;
-        while (static_cast<std::int32_t>(arrivals_[i].count.load(std::memory_order_acquire) - target) < 0) {
-            pause();
-            if (++spins > kSpinsBeforeYield) sched_yield();
-        }
+    const std::lock_guard<std::mutex> caller(callers_);
+    publish(nullptr, nullptr);
+    for (int i = 1; i < num_threads_; ++i) {
+        wait([this, i] { return !members_[static_cast<std::size_t>(i)].inside.load(std::memory_order_seq_cst); });
     }
 }
 
-bool ThreadPool::wait_for_job(std::uint32_t seen) {
-    for (int spins = 0; spins < kSpinsBeforeSleep; ++spins) {
-        if (generation_.load(std::memory_order_acquire) != seen) return !stopping_;
-        pause();
-    }
-    std::unique_lock<std::mutex> lock(mutex_);
-    sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    wake_.wait(lock, [&] { return generation_.load(std::memory_order_seq_cst) != seen; });
-    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-    return !stopping_;
+void ThreadPool::sleep(bool (*done)(void*), void* context) {
+    std::unique_lock<std::mutex> lock(wait_mutex_);
+    waiting_.fetch_add(1, std::memory_order_seq_cst);
+    wait_wake_.wait(lock, [&] { return done(context); });
+    waiting_.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void ThreadPool::wake_sleepers() {
+    { const std::lock_guard<std::mutex> lock(wait_mutex_); }
+    wait_wake_.notify_all();
+}
+
+// The generation of a job that was not seen before.
+std::uint32_t ThreadPool::next_job(std::uint32_t seen) {
+    const auto fresh = [&] {
+        const std::uint32_t now = generation_.load(std::memory_order_seq_cst);
+        return now != seen && now % 2 == 0;
+    };
+    const auto until = std::chrono::steady_clock::now() + kIdleSpin;
+    do {
+        for (int i = 0; i < 64; ++i) {
+            if (fresh()) return generation_.load(std::memory_order_seq_cst);
+            pause();
+        }
+    } while (std::chrono::steady_clock::now() < until);
+    std::unique_lock<std::mutex> lock(idle_mutex_);
+    idle_.fetch_add(1, std::memory_order_seq_cst);
+    idle_wake_.wait(lock, fresh);
+    idle_.fetch_sub(1, std::memory_order_seq_cst);
+    return generation_.load(std::memory_order_seq_cst);
 }
 
 void ThreadPool::member(int thread) {
+    Member& self = members_[static_cast<std::size_t>(thread)];
     std::uint32_t seen = 0;
-    while (wait_for_job(seen)) {
-        ++seen;
-        job_(context_, thread);
-        barrier(thread);
+    while (!stopping_.load()) {
+        const std::uint32_t generation = next_job(seen);
+        self.inside.store(true, std::memory_order_seq_cst);
+        const Job job = job_.load(std::memory_order_seq_cst);
+        void* const context = context_.load(std::memory_order_seq_cst);
+        // Otherwise the two may not belong together, or the job's owner may be gone.
+        const bool whole = generation % 2 == 0 && generation_.load(std::memory_order_seq_cst) == generation;
+        if (whole) {
+            if (job != nullptr) job(context, thread);
+            seen = generation;
+            self.finished.store(generation, std::memory_order_seq_cst);
+        }
+        self.inside.store(false, std::memory_order_seq_cst);
+        wake();
     }
+}
+
+void ThreadPool::set_stall(int thread, int microseconds) {
+    stall_microseconds_.store(microseconds);
+    stalled_.store(microseconds > 0 ? thread : -1);
+}
+
+void ThreadPool::stall(std::uint32_t moment) const {
+    if ((moment * 2654435761U >> 16) % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(stall_microseconds_.load()));
 }
 
 }  // namespace slipstream

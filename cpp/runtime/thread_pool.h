@@ -10,7 +10,7 @@
 
 namespace slipstream {
 
-// A fixed team: the calling thread is member 0. Between jobs members spin for a moment and then sleep.
+// A team of threads: whoever calls `run` or `share` is member 0. Between jobs members spin for a moment and then sleep.
 class ThreadPool {
   public:
     using Job = void (*)(void* context, int thread);
@@ -25,26 +25,57 @@ class ThreadPool {
     // Runs job(context, thread) on every member and returns when all are done. One caller at a time (others wait).
     void run(Job job, void* context);
 
-    // Inside a job: returns once every member has arrived. What they wrote before is visible after.
-    void barrier(int thread);
+    // Runs job(context, 0) here and offers the job to the others, and returns when ours is done: others may come late, or
+    // still be inside. The job itself must make sure that they then find nothing to do; `leave` says when they are gone.
+    void share(Job job, void* context);
+
+    // Returns once no member is inside a job that was shared before.
+    void leave();
+
+    // Waits, spinning at first, until done() holds; whoever makes it true calls `wake` after that.
+    template <class Done>
+    void wait(Done done) {
+        for (int i = 0; i < kSpins; ++i) {
+            if (done()) return;
+            pause();
+        }
+        sleep([](void* context) { return (*static_cast<Done*>(context))(); }, &done);
+    }
+    void wake() {
+        if (waiting_.load(std::memory_order_seq_cst) != 0) wake_sleepers();
+    }
+
+    // For tests: member `thread` loses its processor for so long, at moments that differ from job to job; 0: never.
+    void set_stall(int thread, int microseconds);
+    bool stalls(int thread) const { return stalled_.load(std::memory_order_relaxed) == thread; }
+    void stall(std::uint32_t moment) const;
 
   private:
-    struct alignas(64) Arrival {
-        std::atomic<std::uint32_t> count{0};
+    // About ten microseconds: longer than any wait for a member that runs, much shorter than a slice of processor time.
+    static constexpr int kSpins = 300;
+    struct alignas(64) Member {
+        std::atomic<bool> inside{false};
+        std::atomic<std::uint32_t> finished{0};
     };
 
+    static void pause();
+    void sleep(bool (*done)(void*), void* context);
+    void wake_sleepers();
+    void publish(Job job, void* context);
     void member(int thread);
-    bool wait_for_job(std::uint32_t seen);
+    std::uint32_t next_job(std::uint32_t seen);
 
     const int num_threads_;
-    std::unique_ptr<Arrival[]> arrivals_;
+    std::unique_ptr<Member[]> members_;
+    // Odd while `job_` and `context_` change.
     alignas(64) std::atomic<std::uint32_t> generation_{0};
-    alignas(64) std::atomic<int> sleepers_{0};
-    Job job_ = nullptr;
-    void* context_ = nullptr;
-    bool stopping_ = false;
-    std::mutex mutex_, callers_;
-    std::condition_variable wake_;
+    std::atomic<Job> job_{nullptr};
+    std::atomic<void*> context_{nullptr};
+    alignas(64) std::atomic<int> idle_{0}, waiting_{0};
+    std::atomic<int> stalled_{-1}, stall_microseconds_{0};
+    std::atomic<bool> stopping_{false};
+    std::mutex callers_, idle_mutex_, wait_mutex_;
+    std::condition_variable idle_wake_, wait_wake_;
     std::vector<std::thread> threads_;
 };
 

@@ -60,6 +60,8 @@ class ThreadPool:
     def __init__(self, num_threads: int) -> None: ...
     @property
     def num_threads(self) -> int: ...
+    def stall(self, thread: int, microseconds: int) -> None:
+        """For tests: member `thread` loses its processor for so long, again and again within a step; 0 ends that."""
 
 class PackedMatrix:
     """A weight matrix repacked without loss for the kernels. `source` is copied: the file's bytes, flat.

@@ -180,25 +180,24 @@ SLIPSTREAM_INLINE void run_task(const AttentionOp& op, const Step& step, const A
     for (int i = 0; i < n; ++i) deliver(op, step, task.token + i, task.kv_head, total + i * part);
 }
 
-SLIPSTREAM_KERNEL void run_attention_write(const AttentionOp& op, const Step& step, int thread) {
-    const int rows = step.tiling[kTokens].rows, last = share(rows, thread + 1, step.num_threads);
-    for (int token = share(rows, thread, step.num_threads); token < last; ++token) {
+SLIPSTREAM_KERNEL void run_attention_write(const AttentionOp& op, const Step& step, int thread, int first, int last) {
+    for (int token = first; token < last; ++token) {
         for (int head = 0; head < op.num_kv_heads; ++head) write_slot(op, step, token, head, step.scratch[thread]);
     }
 }
 
-SLIPSTREAM_KERNEL void run_attention(const AttentionOp& op, const Step& step, int thread) {
+SLIPSTREAM_KERNEL void run_attention(const AttentionOp& op, const Step& step, int thread, int first, int last) {
     const AttentionSchedule& schedule = step.schedules[op.schedule];
-    for (int i = schedule.task_bounds[thread]; i < schedule.task_bounds[thread + 1]; ++i) {
+    for (int i = first; i < last; ++i) {
         run_task(op, step, schedule, schedule.tasks[i], step.scratch[thread]);
     }
 }
 
-SLIPSTREAM_KERNEL void run_attention_merge(const AttentionOp& op, const Step& step, int thread) {
+SLIPSTREAM_KERNEL void run_attention_merge(const AttentionOp& op, const Step& step, int, int from, int to) {
     const AttentionSchedule& schedule = step.schedules[op.schedule];
     const std::ptrdiff_t part = part_floats(op);
-    const int heads = op.num_heads / op.num_kv_heads, last = share(schedule.num_merges, thread + 1, step.num_threads);
-    for (int i = share(schedule.num_merges, thread, step.num_threads); i < last; ++i) {
+    const int heads = op.num_heads / op.num_kv_heads;
+    for (int i = from; i < to; ++i) {
         const AttentionMerge& m = schedule.merges[i];
         const int first = first_key(op, m.position) / kChunk;
         float* into = schedule.parts + (m.part + first - m.first_chunk) * part;

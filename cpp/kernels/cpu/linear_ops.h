@@ -220,8 +220,7 @@ SLIPSTREAM_INLINE void gated_many_rows(const LinearOp& op, const Step& step, std
     }
 }
 
-SLIPSTREAM_KERNEL void run_linear(const LinearOp& op, const Step& step, int thread) {
-    const std::int64_t first = op.bounds[thread], last = op.bounds[thread + 1];
+SLIPSTREAM_KERNEL void run_linear(const LinearOp& op, const Step& step, int thread, int first, int last) {
     const int rows = step.tiling[op.domain].rows;
     if (first >= last || rows == 0) return;
     if (op.gated) {

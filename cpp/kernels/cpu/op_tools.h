@@ -13,11 +13,6 @@ SLIPSTREAM_INLINE float* at(const Step& step, Ref ref, std::ptrdiff_t row) {
 
 SLIPSTREAM_INLINE int padded(int columns) { return (columns + 31) / 32 * 32; }
 
-// Thread's share of `n` rows.
-SLIPSTREAM_INLINE int share(int n, int thread, int num_threads) {
-    return static_cast<int>(static_cast<std::int64_t>(n) * thread / num_threads);
-}
-
 struct TileSlot {
     std::int32_t* words;  // group 0
     int size, slot;

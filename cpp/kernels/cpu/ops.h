@@ -5,8 +5,9 @@
 
 #include "kernels/cpu/matrix.h"
 
-// The fused ops of a recorded program, as plain data. Every op is carried out by all threads together: each takes a fixed
-// share of the outputs, and one output is computed by one thread in one fixed order.
+// The fused ops of a recorded program, as plain data. Every op is carried out by all threads together, piece by piece: a
+// piece is a range of the op's units (rows, blocks of weights, attention tasks), and one output is computed by one thread
+// in one fixed order, whoever takes the piece.
 
 namespace slipstream {
 
@@ -140,7 +141,7 @@ struct LinearOp {
     Gate gate = Gate::Silu;
     Ref gated_out;
     int gated_tiles = -1;
-    const int* bounds = nullptr;  // [num_threads + 1] in blocks over all segments; gated: in pairs of blocks of a segment
+    const int* bounds = nullptr;  // [num_threads + 1], where threads begin: blocks over all segments; gated: pairs of blocks
 };
 
 struct GateOp {
@@ -175,19 +176,20 @@ struct AttentionOp {
     void* cache = nullptr;
 };
 
-// One instruction set's compiled kernels.
+// One instruction set's compiled kernels. They compute units first .. last - 1; `thread` says whose scratch is used. `stores`:
+// whether a token op writes `sum` and `out` too, or only the thread's own copy of the tiles.
 struct KernelTable {
     const char* name;
-    void (*embed)(const EmbedOp&, const Step&, int thread);
-    void (*token)(const TokenOp&, const Step&, int thread);
-    void (*head_norm)(const HeadNormOp&, const Step&, int thread);
-    void (*rope)(const RopeOp&, const Step&, int thread);
-    void (*linear)(const LinearOp&, const Step&, int thread);
-    void (*gate)(const GateOp&, const Step&, int thread);
-    void (*soft_cap)(const SoftCapOp&, const Step&, int thread);
-    void (*attention_write)(const AttentionOp&, const Step&, int thread);
-    void (*attention)(const AttentionOp&, const Step&, int thread);
-    void (*attention_merge)(const AttentionOp&, const Step&, int thread);
+    void (*embed)(const EmbedOp&, const Step&, int thread, int first, int last);
+    void (*token)(const TokenOp&, const Step&, int thread, int first, int last, bool stores);
+    void (*head_norm)(const HeadNormOp&, const Step&, int thread, int first, int last);
+    void (*rope)(const RopeOp&, const Step&, int thread, int first, int last);
+    void (*linear)(const LinearOp&, const Step&, int thread, int first, int last);
+    void (*gate)(const GateOp&, const Step&, int thread, int first, int last);
+    void (*soft_cap)(const SoftCapOp&, const Step&, int thread, int first, int last);
+    void (*attention_write)(const AttentionOp&, const Step&, int thread, int first, int last);
+    void (*attention)(const AttentionOp&, const Step&, int thread, int first, int last);
+    void (*attention_merge)(const AttentionOp&, const Step&, int thread, int first, int last);
     // Ceilings; the first two return multiply-adds.
     std::int64_t (*spin_maddubs)(std::int64_t rounds, float* sink);
     std::int64_t (*spin_fma)(std::int64_t rounds, float* sink);

@@ -5,10 +5,9 @@
 
 namespace slipstream::SLIPSTREAM_ISA {
 
-SLIPSTREAM_KERNEL void run_embed(const EmbedOp& op, const Step& step, int thread) {
-    const int rows = step.tiling[kTokens].rows, columns = static_cast<int>(op.table.cols);
-    const int last = share(rows, thread + 1, step.num_threads);
-    for (int row = share(rows, thread, step.num_threads); row < last; ++row) {
+SLIPSTREAM_KERNEL void run_embed(const EmbedOp& op, const Step& step, int, int first, int last) {
+    const int columns = static_cast<int>(op.table.cols);
+    for (int row = first; row < last; ++row) {
         float* out = at(step, op.out, row);
         unpack_row(op.table, step.token_ids[row], out);
         if (op.scale != 1.0f) {
@@ -17,13 +16,8 @@ SLIPSTREAM_KERNEL void run_embed(const EmbedOp& op, const Step& step, int thread
     }
 }
 
-SLIPSTREAM_KERNEL void run_token(const TokenOp& op, const Step& step, int thread) {
-    const int rows = step.tiling[op.domain].rows, span = padded(op.columns);
-    // With copies of its own every thread computes all rows: cheaper than a barrier for one or two. One stores the rest.
-    const bool alone = op.tiles >= 0 && step.tiles[op.tiles].copy_words != 0;
-    const int first = alone ? 0 : share(rows, thread, step.num_threads);
-    const int last = alone ? rows : share(rows, thread + 1, step.num_threads);
-    const bool stores = !alone || thread == 0;
+SLIPSTREAM_KERNEL void run_token(const TokenOp& op, const Step& step, int thread, int first, int last, bool stores) {
+    const int span = padded(op.columns);
     float* work = step.scratch[thread];
     for (int row = first; row < last; ++row) {
         const int from = op.gather ? step.logits_rows[row] : row;
@@ -57,18 +51,16 @@ SLIPSTREAM_KERNEL void run_token(const TokenOp& op, const Step& step, int thread
     }
 }
 
-SLIPSTREAM_KERNEL void run_head_norm(const HeadNormOp& op, const Step& step, int thread) {
-    const int rows = step.tiling[kTokens].rows, last = share(rows, thread + 1, step.num_threads);
-    for (int row = share(rows, thread, step.num_threads); row < last; ++row) {
+SLIPSTREAM_KERNEL void run_head_norm(const HeadNormOp& op, const Step& step, int, int first, int last) {
+    for (int row = first; row < last; ++row) {
         const float* in = at(step, op.in, row);
         float* out = at(step, op.out, row);
         for (int c = 0; c < op.columns; c += op.head_dim) rms_norm(in + c, op.weight, op.eps, op.head_dim, op.head_dim, out + c);
     }
 }
 
-SLIPSTREAM_KERNEL void run_rope(const RopeOp& op, const Step& step, int thread) {
-    const int rows = step.tiling[kTokens].rows, last = share(rows, thread + 1, step.num_threads);
-    for (int row = share(rows, thread, step.num_threads); row < last; ++row) {
+SLIPSTREAM_KERNEL void run_rope(const RopeOp& op, const Step& step, int, int first, int last) {
+    for (int row = first; row < last; ++row) {
         const float* in = at(step, op.in, row);
         float* out = at(step, op.out, row);
         for (int k = 0; k < op.columns; ++k) out[k] = in[k];
@@ -76,10 +68,10 @@ SLIPSTREAM_KERNEL void run_rope(const RopeOp& op, const Step& step, int thread) 
     }
 }
 
-SLIPSTREAM_KERNEL void run_gate(const GateOp& op, const Step& step, int thread) {
-    const int rows = step.tiling[kTokens].rows, span = padded(op.columns), last = share(rows, thread + 1, step.num_threads);
+SLIPSTREAM_KERNEL void run_gate(const GateOp& op, const Step& step, int thread, int first, int last) {
+    const int span = padded(op.columns);
     float* work = step.scratch[thread];
-    for (int row = share(rows, thread, step.num_threads); row < last; ++row) {
+    for (int row = first; row < last; ++row) {
         const float *gate = at(step, op.gate_in, row), *up = at(step, op.up_in, row);
         float* out = op.out ? at(step, op.out, row) : work;
         for (int k = 0; k < span; k += 8) store(out + k, mul(activate(op.gate, load(gate + k)), load(up + k)));
@@ -89,9 +81,8 @@ SLIPSTREAM_KERNEL void run_gate(const GateOp& op, const Step& step, int thread) 
 
 SLIPSTREAM_INLINE F32x8 soft_cap(F32x8 x, float cap) { return mul(tanh(div(x, set(cap))), set(cap)); }
 
-SLIPSTREAM_KERNEL void run_soft_cap(const SoftCapOp& op, const Step& step, int thread) {
-    const int rows = step.tiling[op.domain].rows, last = share(rows, thread + 1, step.num_threads);
-    for (int row = share(rows, thread, step.num_threads); row < last; ++row) {
+SLIPSTREAM_KERNEL void run_soft_cap(const SoftCapOp& op, const Step& step, int, int first, int last) {
+    for (int row = first; row < last; ++row) {
         const float* in = at(step, op.in, row);
         float* out = at(step, op.out, row);
         for (int k = 0; k < padded(op.columns); k += 8) store(out + k, soft_cap(load(in + k), op.cap));
