@@ -12,6 +12,10 @@ constexpr int kMaxPieces = 16;                // of one thread's share
 constexpr std::int64_t kPieceBytes = 96 << 10;  // of weights, times rows: some microseconds
 constexpr int kStreamUnits = 4;
 
+std::int64_t nanoseconds() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 int groups_of(int columns) { return (columns + 31) / 32; }
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
@@ -377,6 +381,7 @@ void Program::prepare_phases() {
         claims_stride_ = (phases_.size() + 15) / 16 * 16;
         claims_ = std::make_unique<std::atomic<std::uint64_t>[]>(claims_stride_ * static_cast<std::size_t>(threads));
         open_ = std::make_unique<std::atomic<std::uint64_t>[]>(claims_stride_);
+        closed_at_ = std::make_unique<std::atomic<std::int64_t>[]>(claims_stride_);
     }
     const std::uint32_t number = step_number_.load(std::memory_order_relaxed) + 1;
     const std::uint64_t tag = static_cast<std::uint64_t>(number) << 32;
@@ -400,7 +405,15 @@ void Program::run(const BatchArrays& batch, float* output) {
     if (batch.num_tokens == 0) return;
     prepare(batch, output);
     if (pool_->size() == 1) return execute_alone();
+    std::int64_t last = profiling_ ? nanoseconds() : 0;
     pool_->share([](void* self, int thread) { static_cast<Program*>(self)->execute(thread); }, this);
+    if (!profiling_) return;
+    for (std::size_t p = 0; p < phases_.size(); ++p) {
+        const std::int64_t end = closed_at_[p].load(std::memory_order_relaxed);
+        if (end <= last) continue;
+        seconds_[static_cast<std::size_t>(phases_[p].op)] += 1e-9 * static_cast<double>(end - last);
+        last = end;
+    }
 }
 
 void Program::copy_rows(int buffer, int rows, int columns, float* out) {
@@ -466,12 +479,9 @@ void Program::execute_piece(const Phase& phase, const Share& share, int thread, 
 }
 
 void Program::execute(int thread) {
-    using Clock = std::chrono::steady_clock;
     const std::uint32_t step = step_number_.load(std::memory_order_seq_cst);
     const int threads = pool_->size();
     const bool stalls = pool_->stalls(thread);
-    const bool timed = thread == 0 && profiling_;
-    Clock::time_point start = timed ? Clock::now() : Clock::time_point();
     if (stalls) pool_->stall(step);
     for (std::size_t p = 0; p < phases_.size(); ++p) {
         bool prepared = false;
@@ -493,25 +503,28 @@ void Program::execute(int thread) {
             const std::uint64_t value = open.load(std::memory_order_seq_cst);
             return static_cast<std::uint32_t>(value) == 0 || static_cast<std::uint32_t>(value >> 32) != step;
         };
+        // Only whoever has done something may look at the step: it is not over.
+        if (done != 0 && profiling_) closing(p);
         if (done != 0 && static_cast<std::uint32_t>(open.fetch_sub(done, std::memory_order_seq_cst) - done) == 0) pool_->wake();
         else if (!closed()) pool_->wait(closed);
-        if (timed) {
-            const Clock::time_point now = Clock::now();
-            seconds_[static_cast<std::size_t>(phases_[p].op)] += std::chrono::duration<double>(now - start).count();
-            start = now;
-        }
     }
+}
+
+// The last to finish a piece of a phase says when it ended.
+void Program::closing(std::size_t phase) {
+    const std::int64_t now = nanoseconds();
+    std::int64_t before = closed_at_[phase].load(std::memory_order_relaxed);
+    while (before < now && !closed_at_[phase].compare_exchange_weak(before, now, std::memory_order_relaxed)) {}
 }
 
 // The only thread there is.
 void Program::execute_alone() {
-    using Clock = std::chrono::steady_clock;
-    Clock::time_point start = profiling_ ? Clock::now() : Clock::time_point();
+    std::int64_t start = profiling_ ? nanoseconds() : 0;
     for (std::size_t p = 0; p < phases_.size(); ++p) {
         if (shares_[p].units != 0) execute_units(phases_[p], 0, 0, shares_[p].units);
         if (!profiling_) continue;
-        const Clock::time_point now = Clock::now();
-        seconds_[static_cast<std::size_t>(phases_[p].op)] += std::chrono::duration<double>(now - start).count();
+        const std::int64_t now = nanoseconds();
+        seconds_[static_cast<std::size_t>(phases_[p].op)] += 1e-9 * static_cast<double>(now - start);
         start = now;
     }
 }

@@ -59,7 +59,7 @@ class Program {
     // The rows of a buffer as the last run left them, [rows][columns]. Throws std::invalid_argument when there are fewer.
     void copy_rows(int buffer, int rows, int columns, float* out);
 
-    // Seconds of thread 0 per op since profiling was turned on, barriers included.
+    // Seconds per op since profiling was turned on, from the end of one to the end of the next.
     void set_profiling(bool on);
     const std::vector<double>& profile() const { return seconds_; }
     const char* op_name(int op) const;
@@ -112,6 +112,7 @@ class Program {
     void add_phases(int prologue, std::int64_t unit_bytes);
     void execute(int thread);
     void execute_piece(const Phase& phase, const Share& share, int thread, int owner, int piece, bool& prepared);
+    void closing(std::size_t phase);
     void execute_alone();
     void execute_units(const Phase& phase, int thread, int first, int last);
     void need_scratch(int floats) { scratch_floats_ = floats > scratch_floats_ ? floats : scratch_floats_; }
@@ -134,6 +135,7 @@ class Program {
     std::vector<Share> shares_;                             // by phase
     std::unique_ptr<std::atomic<std::uint64_t>[]> claims_;  // [thread][phase]: step, next piece, number of pieces
     std::unique_ptr<std::atomic<std::uint64_t>[]> open_;    // [phase]: step, pieces that are not done
+    std::unique_ptr<std::atomic<std::int64_t>[]> closed_at_;  // [phase]: nanoseconds, when profiling
     std::size_t claims_stride_ = 0;
     std::atomic<std::uint32_t> step_number_{0};
     std::vector<Rows> row_views_;

@@ -9,7 +9,6 @@ from transformers import LlamaConfig
 from slipstream.kernels.cpu import cpu_kernels
 from slipstream.kernels.cpu.native import ThreadPool, kernel_sets
 from slipstream.kernels.cpu.record import RecordedModel
-from slipstream.kv.storage import KVStorage
 from slipstream.models.build import kv_spec, load_model
 from slipstream.models.family import Model
 from slipstream.weights.formats.safetensors import open_safetensors
@@ -72,10 +71,7 @@ def test_programs_of_one_team_take_turns(model: Model) -> None:
     runners = [PagedRunner(model, K, block_size=8) for _ in range(3)]
     plain = PagedRunner(model, K, block_size=8)
     for runner in runners:
-        runner._model = RecordedModel(
-            model, KVStorage(runner.kv.spec, runner.kv.num_blocks, runner.kv.layers), pool, "scalar"
-        )  # type: ignore[assignment]
-        runner.kv = runner._model._kv  # type: ignore[attr-defined]
+        runner._model = RecordedModel(model, runner.kv, pool, "scalar")  # type: ignore[assignment]
     for token in range(8):
         expected = plain.step({"a": [token]})["a"]
         for runner in runners:
