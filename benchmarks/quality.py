@@ -1,9 +1,11 @@
 """Quality of a backend against another on real text: perplexity, KL divergence, top-1 agreement.
 
-    python -m benchmarks.quality MODEL TEXT [--backend cpu] [--against reference] [--windows 8] [--length 512] [--json]
+    python -m benchmarks.quality MODEL TEXT [--backend cpu] [--against reference] [--kv-dtype float32] [--windows 8]
+        [--length 512] [--json]
 
 The text is cut into windows of `length` tokens. Both backends run the same file over the same tokens with an empty
-cache; every position but the last of a window predicts the next token. KL is KL(against || backend), natural log.
+cache; the backend's is of type `kv-dtype`, the other's float32. Every position but the last of a window predicts the
+next token. KL is KL(against || backend), natural log.
 """
 
 from __future__ import annotations
@@ -70,14 +72,16 @@ def tokenizer_of(path: Path) -> Tokenizer:
         checkpoint.close()
 
 
-def compare(path: Path, text: str, names: tuple[str, str], num_windows: int, length: int) -> dict[str, Any]:
+def compare(
+    path: Path, text: str, names: tuple[str, str], num_windows: int, length: int, kv_dtype: str = "float32"
+) -> dict[str, Any]:
     tokenizer = tokenizer_of(path)
     ids = tokenizer.encode(text[: num_windows * length * 8], add_special_tokens=False)
     prefix = [tokenizer.bos_token_id] if tokenizer.adds_bos and tokenizer.bos_token_id is not None else []
     step = length - len(prefix)
     windows = [prefix + ids[i * step : (i + 1) * step] for i in range(num_windows)]
     windows = [window for window in windows if len(window) == length]
-    scorer, against = Scorer(path, names[0], length), Scorer(path, names[1], length)
+    scorer, against = Scorer(path, names[0], length, kv_dtype), Scorer(path, names[1], length)
     loss = dict.fromkeys(names, 0.0)
     divergences: list[NDArray[np.float64]] = []
     agreed = positions = 0
@@ -109,12 +113,14 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--against", default="reference")
+    parser.add_argument("--kv-dtype", default="float32", choices=("float32", "float16", "bfloat16"))
     parser.add_argument("--windows", type=int, default=8)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     names = (args.backend, args.against)
-    result = compare(resolve_model(args.model), args.text.read_text("utf-8"), names, args.windows, args.length)
+    text = args.text.read_text("utf-8")
+    result = compare(resolve_model(args.model), text, names, args.windows, args.length, args.kv_dtype)
     if args.json:
         print(json.dumps(result))
     else:
