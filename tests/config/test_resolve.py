@@ -159,6 +159,14 @@ def test_the_best_available_backend_is_taken() -> None:
     assert run(backends=("cpu",), kv_dtype="float16").effective.kv_dtype == "float16"
 
 
+def test_the_cpu_backend_keeps_halves_unless_told_otherwise() -> None:
+    found = decision(run(backends=("cpu",)), "kv_dtype")
+    assert (found.effective, found.why) == ("float16", "what backend cpu keeps")
+    assert run(backends=("cpu",)).effective.dtype == "float32"
+    assert run(backends=("cpu",), kv_dtype="float32").effective.kv_dtype == "float32"
+    assert run(backends=("reference",)).effective.kv_dtype == "float32"
+
+
 def test_half_size_cache_holds_twice_the_sequences() -> None:
     left = 512 * KV_PER_TOKEN * 10
     settings: dict[str, Any] = {"available": 500 * MIB + left, "memory_utilization": 1.0, "backends": ("cpu",)}

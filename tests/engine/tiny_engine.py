@@ -118,7 +118,7 @@ class TinyEngine:
         num_blocks: int = 200,
         block_size: int = 4,
         caching: bool = False,
-        kv_dtype: str = "float32",
+        kv_dtype: str | None = None,
         shuffle: int | None = None,
         policy: QueuePolicy | None = None,
         cost_model: object | None = None,
@@ -126,7 +126,8 @@ class TinyEngine:
     ) -> None:
         kernels = backend_kernels(backend)
         model = model or tiny_model(backend=backend)
-        spec = kv_spec(model.config, block_size=block_size, dtype=kv_dtype)
+        dtype = kv_dtype or ("float16" if backend == "cpu" else "float32")
+        spec = kv_spec(model.config, block_size=block_size, dtype=dtype)
         self.kv = KVManager(num_blocks, block_size, caching)
         if shuffle is not None:
             _shuffle(self.kv, shuffle)

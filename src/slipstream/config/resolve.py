@@ -173,7 +173,9 @@ def resolve_backend(asked: str, backends: Mapping[str, str | None]) -> tuple[str
 
 
 def _dtype(name: str, asked: str, backend: str) -> tuple[str, str]:
-    """`reference` computes in float32 and keeps K and V in any type; "auto" keeps them as they are computed."""
+    """Every backend computes in float32 and keeps K and V in any type; "auto" keeps them in the backend's best."""
+    if asked == "auto" and name == "kv_dtype" and backend == "cpu":
+        return "float16", "what backend cpu keeps"
     if asked == "auto":
         return "float32", f"what backend {backend} computes in"
     if backend == "reference" and name == "dtype" and asked != "float32":
