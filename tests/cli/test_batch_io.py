@@ -25,7 +25,7 @@ def test_good_lines_with_defaults_and_overrides(tmp_path):
     first, second = read_batch(file, {"temperature": 0.0, "max_tokens": 8})
     assert isinstance(first, BatchLine)
     assert isinstance(second, BatchLine)
-    assert (first.number, first.id, first.prompt, first.params.temperature) == (1, "1", "a", 0.0)
+    assert (first.number, first.id, first.prompt, first.params.temperature) == (1, "line-1", "a", 0.0)
     assert (second.number, second.id, second.messages) == (3, "5", [{"role": "user", "content": "x"}])
     assert (second.params.temperature, second.params.max_tokens, second.params.stop) == (0.5, 8, ("z",))
 
@@ -36,6 +36,9 @@ def test_good_lines_with_defaults_and_overrides(tmp_path):
         (b"\xff\xfe", "not valid UTF-8 at byte 0"),
         (b"{", "not valid JSON"),
         (b"[" * 100000, "nested too deeply"),
+        (b'{"prompt": "a", "temperature": ' + b"1" * 400 + b"}", "temperature: must be a finite number"),
+        (b'{"prompt": "a", "temperature": ' + b"1" * 5000 + b"}", "thousands of digits"),
+        (b'{"prompt": "a", "logit_bias": {"' + b"1" * 5000 + b'": 1}}', "logit_bias key: must be an integer"),
         (b"[1]", "expected an object"),
         (b"{}", "exactly one of"),
         (b'{"prompt": "a", "messages": []}', "exactly one of"),
@@ -71,12 +74,24 @@ def test_resume_keeps_whole_lines_and_drops_a_cut_one(tmp_path):
     whole = out.read_bytes()
     out.write_bytes(whole + b'{"id": "3", "te')
     with BatchWriter(out) as writer:
-        assert writer.done == {"1", "2"}
+        assert set(writer.done) == {"1", "2"}
         writer.write("3", {})
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["1", "2", "3"]
     with BatchWriter(out, overwrite=True) as writer:
-        assert writer.done == set()
+        assert writer.done == {}
     assert out.read_bytes() == b""
+
+
+def test_half_a_surrogate_pair_is_written_as_json_writes_it(tmp_path):
+    path = tmp_path / "out.jsonl"
+    with BatchWriter(path) as writer:
+        writer.write("\ud800", {"error": "\udfff\u00e9"})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"id": "\ud800", "error": "\udfff\u00e9"}
+    with BatchWriter(path) as writer:
+        assert set(writer.done) == {"\ud800"}
+        writer.write("plain", {})
+    with BatchWriter(path) as writer:
+        assert set(writer.done) == {"\ud800", "plain"}
 
 
 def test_a_foreign_file_is_not_touched(tmp_path):

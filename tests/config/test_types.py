@@ -65,6 +65,12 @@ def test_a_bad_value_is_named_with_its_section(section: str, name: str, value: o
     assert str(caught.value).endswith(f"got {value!r}.")
 
 
+@pytest.mark.parametrize("name", ["memory_utilization", "tpot_objective"])
+def test_an_integer_beyond_all_floats_is_no_number(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: must be a number, got 1000"):
+        EngineOptions.from_flat(model="m", **{name: 10**400})
+
+
 def test_every_setting_has_a_refused_value() -> None:
     assert {(section, name) for section, name, _ in BAD_VALUES} == {
         (section, name) for section, names in FIELD_NAMES.items() for name in names

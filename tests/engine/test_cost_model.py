@@ -25,6 +25,10 @@ def test_knows_nothing_before_it_has_seen_enough() -> None:
     assert trained(8).estimate(1, 1, 1) is not None
 
 
+def test_an_objective_beyond_all_measure_bounds_nothing() -> None:
+    assert trained().chunk_limit(8, 4000, 1e308) is None
+
+
 @pytest.mark.parametrize("step", [(1, 1, 10), (256, 4, 1000), (600, 16, 20000)])
 def test_learns_a_linear_cost(step: tuple[int, int, int]) -> None:
     assert trained().estimate(*step) == pytest.approx(true_cost(*step), rel=1e-3)

@@ -81,7 +81,14 @@ class TestGenerate:
             (["a", [300]], GREEDY, InvalidParamsError, "token id 300, but the vocabulary has 259"),
             (["a", [1.5]], GREEDY, InvalidParamsError, "a sequence of token ids"),
             (["a", 7], GREEDY, InvalidParamsError, "a sequence of token ids, not 7"),
+            (["a", b"abc"], GREEDY, InvalidParamsError, "a sequence of token ids, not b'abc'"),
+            (b"abc", GREEDY, InvalidParamsError, "a sequence of token ids, not b'abc'"),
+            ([{1, 2}], GREEDY, InvalidParamsError, "a sequence of token ids, not {1, 2}"),
+            ({"prompt": "a"}, GREEDY, InvalidParamsError, "a sequence of token ids, not {'prompt': 'a'}"),
+            (None, GREEDY, InvalidParamsError, "a sequence of token ids, not None"),
             (["a", "b"], [GREEDY], InvalidParamsError, "1 sampling_params for 2 prompts"),
+            (["a"], {"max_tokens": 1}, InvalidParamsError, "sampling_params: must be SamplingParams or a list of them"),
+            (["a"], [None], InvalidParamsError, "sampling_params: must be SamplingParams or a list of them"),
         ],
     )
     def test_bad_input_is_refused_before_any_work(
@@ -253,6 +260,18 @@ class TestChat:
         rendered = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
         assert list(output.prompt_token_ids) == llm.tokenizer.encode(rendered)
         assert ids(llm.chat([self.MESSAGES, self.MESSAGES], GREEDY)) == ids([output, output])
+
+    def test_what_is_no_conversation_is_refused(self, llm: LLM) -> None:
+        for messages in (3, {"role": "user", "content": "hi"}):
+            with pytest.raises(InvalidParamsError, match="messages: must be a list of messages"):
+                llm.chat(messages)  # type: ignore[arg-type]
+        with pytest.raises(InvalidParamsError, match="tools: must be a list of tools, not int"):
+            llm.chat(self.MESSAGES, tools=3)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("extra", [{"messages": 1}, {"add_generation_prompt": False}, {"self": 1}, {1: 2}, 3])
+    def test_names_for_the_template_that_are_taken_or_no_names(self, llm: LLM, extra: object) -> None:
+        with pytest.raises(InvalidParamsError, match="chat_template_kwargs"):
+            llm.chat(self.MESSAGES, GREEDY, chat_template_kwargs=extra)  # type: ignore[arg-type]
 
     def test_without_a_template(self, tmp_path: Path) -> None:
         with make(write_tiny_folder(tmp_path, chat_template=False)) as llm, pytest.raises(ChatTemplateError):

@@ -80,6 +80,9 @@ def test_a_pulled_repository(tmp_path: Path) -> None:
         ("dir/model.gguf", r"dir/model\.gguf: no such file"),
         ("a/b/c", "a/b/c: no such file"),
         ("../org--name", "no such file"),
+        ("a" * 5000, "cannot be looked up: .*too long"),
+        ("a" * 300 + "/b", "cannot be looked up: .*too long"),
+        ("~nobody-of-this-name/x", "cannot be looked up"),
     ],
 )
 def test_what_is_not_there(name: str, message: str, tmp_path: Path) -> None:

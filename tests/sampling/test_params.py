@@ -16,6 +16,7 @@ BAD_VALUES = [
     ("n", 0),
     ("n", True),
     ("n", 1.0),
+    ("n", 4097),
     ("temperature", -0.1),
     ("temperature", math.nan),
     ("temperature", math.inf),
@@ -49,6 +50,7 @@ BAD_VALUES = [
     ("bad_words_ids", ((-1,),)),
     ("allowed_token_ids", (-1,)),
     ("allowed_token_ids", 3),
+    ("allowed_token_ids", np.array(3)),
     ("max_tokens", 0),
     ("max_tokens", 2.0),
     ("min_tokens", -1),
@@ -70,6 +72,12 @@ BAD_VALUES = [
     ("logprobs", MAX_LOGPROBS + 1),
     ("prompt_logprobs", True),
 ]
+
+
+@pytest.mark.parametrize("field", ["n", "temperature", "presence_penalty", "max_tokens", "logprobs", "seed"])
+def test_integers_beyond_all_floats_are_refused(field: str) -> None:
+    with pytest.raises(InvalidParamsError, match=f"^{field}: .* got -1000"):
+        SamplingParams(**{field: -(10**400)})
 
 
 @pytest.mark.parametrize(("field", "value"), BAD_VALUES)

@@ -72,6 +72,14 @@ def test_counts_leave_the_prompt_out() -> None:
     assert apply([0.0, 0.0, 0.0], params, [0, 0, 1, 1, 1, 2], 3, ()) == [0.0, -2.5, -1.5]
 
 
+@pytest.mark.parametrize("penalty", [1e308, 5e-324])
+def test_repetition_penalties_beyond_all_measure_saturate(penalty: float) -> None:
+    largest = np.finfo(np.float64).max
+    scores = processors.penalize_repetition(np.array([9.0, -9.0, 0.0, -np.inf, 4.0]), [0, 1, 2, 3], penalty).tolist()
+    expected = [9 / 1e308, -largest, 0.0] if penalty > 1 else [largest, -9 * 5e-324, 0.0]
+    assert scores == [*expected, -np.inf, 4.0]
+
+
 def test_repetition_counts_the_prompt() -> None:
     assert apply([4.0, 4.0, 4.0], SamplingParams(repetition_penalty=2.0), [0, 1], 1, ()) == [2.0, 2.0, 4.0]
 

@@ -19,6 +19,17 @@ class Role(str, Enum):  # noqa: UP042 (the old way is still in use)
     USER = "user"
 
 
+def test_what_contains_itself_or_is_too_deep_is_refused() -> None:
+    cycle: dict[str, Any] = {"role": "user", "content": "hi"}
+    cycle["again"] = [cycle]
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    for message in (cycle, {"role": "user", "content": "hi", "more": deep}):
+        with pytest.raises(InvalidParamsError, match=r"^messages\[0\]: is nested too deeply, or contains itself"):
+            normalize_messages([message])
+
+
 def test_copies_of_plain_data() -> None:
     call = {"type": "function", "function": {"name": "f", "arguments": {"a": (1, 2.5, None, True)}}}
     given: list[Any] = [

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -14,6 +15,7 @@ from slipstream.errors import DiskSpaceError, RequestError, UsageError
 from slipstream.sampling.params import SamplingParams
 
 _LINE_START = b'{"id": '
+_JSON_ESCAPES = "backslashreplace"  # half a surrogate pair is not in UTF-8, but \udXXX is how JSON writes it
 _INPUT_KEYS = {"id", "prompt", "messages", "tools"}
 
 
@@ -28,6 +30,12 @@ class BatchLine:
     tools: list[dict[str, Any]] | None
     params: SamplingParams
 
+    @property
+    def digest(self) -> str:
+        """Of what is asked and how; another answer under the same id is told apart by it."""
+        asked = [self.prompt, self.messages, self.tools, asdict(self.params)]
+        return hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=8).hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
@@ -38,7 +46,7 @@ class BadLine:
 def read_batch(path: Path, defaults: Mapping[str, Any]) -> Iterator[BatchLine | BadLine]:
     """Lines of `path` in order; empty lines are skipped. Never raises for the content of a line.
 
-    A line is an object with `prompt` (text) or `messages` (chat), an optional `id` (default: the line number)
+    A line is an object with `prompt` (text) or `messages` (chat), an optional `id` (default: line-NUMBER)
     and any sampling parameter, which overrides `defaults`.
     """
     seen: set[str] = set()
@@ -65,9 +73,11 @@ def _parse(number: int, raw: bytes, defaults: Mapping[str, Any]) -> BatchLine:
         raise RequestError(f"not valid JSON: {error.msg} at column {error.colno}.") from error
     except RecursionError as error:
         raise RequestError("not valid JSON: nested too deeply.") from error
+    except ValueError as error:
+        raise RequestError("not valid here: a number has thousands of digits.") from error
     if not isinstance(data, dict):
         raise RequestError(f"expected an object, got {type(data).__name__}.")
-    identifier = data.get("id", str(number))
+    identifier = data.get("id", f"line-{number}")
     if isinstance(identifier, bool) or not isinstance(identifier, str | int):
         raise RequestError(f"id must be a string or an integer, got {identifier!r}.")
     prompt, messages, tools = data.get("prompt"), data.get("messages"), data.get("tools")
@@ -85,7 +95,8 @@ def _parse(number: int, raw: bytes, defaults: Mapping[str, Any]) -> BatchLine:
 
 
 class BatchWriter:
-    """Appends one JSON object per finished request; `done` holds the ids that an earlier run finished.
+    """Appends one JSON object per finished request, in the order in which they finish; `done` holds the ids that an
+    earlier run finished, with the digest of what was asked (None if the line does not tell).
 
     A last line that was cut off by an interruption is removed on opening. Every line is flushed, so that an
     interruption loses at most the requests that were running.
@@ -93,12 +104,12 @@ class BatchWriter:
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         self.path = path
-        self.done: set[str] = set()
+        self.done: dict[str, str | None] = {}
         if overwrite or not path.exists():
-            self._file: TextIO = path.open("w", encoding="utf-8")
+            self._file: TextIO = path.open("w", encoding="utf-8", errors=_JSON_ESCAPES)
         else:
             self._recover()
-            self._file = path.open("a", encoding="utf-8")
+            self._file = path.open("a", encoding="utf-8", errors=_JSON_ESCAPES)
 
     def _recover(self) -> None:
         keep = 0
@@ -119,7 +130,7 @@ class BatchWriter:
                         )
                     break
                 assert entry is not None
-                self.done.add(entry["id"])
+                self.done[entry["id"]] = entry.get("asked")
                 keep += len(raw)
         os.truncate(self.path, keep)
 

@@ -50,11 +50,21 @@ def _convert(where: str, hint: object, value: object) -> object:
             return value
         if kind is int and isinstance(value, int) and not isinstance(value, bool):
             return value
-        if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
+        if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            number = _finite(value)
+            if number is not None:
+                return number
         if kind is str and isinstance(value, str) and value:
             return value
     refuse(where, " or ".join(_describe(kind) for kind in kinds), value)
+
+
+def _finite(value: int | float) -> float | None:
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _describe(kind: object) -> str:

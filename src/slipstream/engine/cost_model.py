@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 
@@ -63,7 +64,8 @@ class LinearCostModel:
         per_token = max(0.0, self._weights[1]) * self._SCALE[1]
         if per_token == 0.0:
             return None
-        return max(self._min_chunk, int((objective - base) / per_token))
+        room = (objective - base) / per_token
+        return None if math.isinf(room) else max(self._min_chunk, int(room))
 
     def _features(self, num_tokens: int, num_rows: int, context: int) -> tuple[float, ...]:
         values = (1, num_tokens, num_rows, context)

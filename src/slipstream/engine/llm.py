@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import count
@@ -31,6 +32,9 @@ Key = TypeVar("Key")
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 ParamsArgument = SamplingParams | Sequence[SamplingParams] | None
+
+_NO_TOKEN_IDS = (bytes, bytearray, Mapping, Set)  # iterable, and of integers even, but not a sequence of token ids
+_OWN_NAMES = frozenset({"self", "messages", "tools", "add_generation_prompt"})  # of `encode_chat`
 
 
 class LLM:
@@ -75,7 +79,7 @@ class LLM:
         Every prompt is checked before any work starts: RequestError names the first that is wrong.
         `use_tqdm` shows a progress bar on stderr. `priority`, lower being more important, needs policy "priority".
         """
-        items: list[Prompt] = [prompts] if _is_single(prompts) else list(prompts)  # type: ignore[arg-type, list-item]
+        items = _as_list(prompts)
         if priority is not None and self.plan.options.policy != "priority":
             raise InvalidParamsError(
                 f'has no effect with policy "{self.plan.options.policy}".',
@@ -101,9 +105,9 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or several. Raises ChatTemplateError if the model has no chat template."""
-        single = not messages or isinstance(messages[0], Mapping)
+        single = not isinstance(messages, Sequence) or not messages or isinstance(messages[0], Mapping)
         conversations: list[Any] = [messages] if single else list(messages)
-        extra = dict(chat_template_kwargs or {})
+        extra = _template_names(chat_template_kwargs)
         prompts = [
             self.encode_chat(each, tools=tools, add_generation_prompt=add_generation_prompt, **extra)
             for each in conversations
@@ -234,12 +238,14 @@ class LLM:
         name = f"request-{next(self._ids)}"
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt)
+            if isinstance(prompt, _NO_TOKEN_IDS):
+                raise TypeError(f"{type(prompt).__name__} has no order, or holds no numbers")
             return GenerationRequest(name, tuple(ids), params, prompt=prompt, priority=priority)
         try:
             return GenerationRequest(name, tuple(map(as_index, prompt)), params, priority=priority)
         except TypeError as error:
             raise InvalidParamsError(
-                f"a prompt is a text or a sequence of token ids, not {prompt!r:.80}.", where=f"request {name}"
+                f"a prompt is a text or a sequence of token ids, not {reprlib.repr(prompt)}.", where=f"request {name}"
             ) from error
 
     def _run(self, requests: Sequence[GenerationRequest], *, progress: bool) -> list[RequestOutput]:
@@ -288,11 +294,33 @@ class LLM:
             self._mailbox.setdefault(delta.request_id, []).append(delta)
 
 
-def _is_single(prompts: Prompt | Sequence[Prompt]) -> bool:
-    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral))
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or several; what is neither comes out as one, which is refused as such."""
+    if isinstance(prompts, (str, *_NO_TOKEN_IDS)) or not (hasattr(prompts, "__len__") and hasattr(prompts, "__iter__")):
+        return [prompts]  # type: ignore[list-item]
+    return [prompts] if len(prompts) > 0 and isinstance(prompts[0], Integral) else list(prompts)  # type: ignore[list-item, arg-type]
+
+
+def _template_names(extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    if extra is None:
+        return {}
+    if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
+        raise InvalidParamsError(f"must map names to values, not {reprlib.repr(extra)}.", where="chat_template_kwargs")
+    taken = sorted(extra.keys() & _OWN_NAMES)
+    if taken:
+        raise InvalidParamsError(
+            f"{', '.join(taken)} cannot be set here.",
+            where="chat_template_kwargs",
+            fix="messages, tools and add_generation_prompt are arguments of their own.",
+        )
+    return dict(extra)
 
 
 def _spread(params: ParamsArgument, num_prompts: int) -> list[SamplingParams]:
+    if not isinstance(params, Sequence) or not all(isinstance(each, SamplingParams) for each in params):
+        raise InvalidParamsError(
+            f"must be SamplingParams or a list of them, not {reprlib.repr(params)}.", where="sampling_params"
+        )
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * num_prompts
     if len(params) != num_prompts:

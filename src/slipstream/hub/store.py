@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -55,14 +56,17 @@ def resolve_model(name: str, cache_dir: Path | None = None) -> Path:
         if path is None:
             raise _not_pulled(known.name)
         return path
-    local = Path(name).expanduser()
-    if name and local.exists():
-        return local
-    if is_repository(name) and not _looks_like_file(name):
-        pulled = repository_dir(name, directory)
-        if not pulled.is_dir():
-            raise _not_pulled(name)
-        return _gguf_only(pulled) or pulled
+    try:
+        local = Path(name).expanduser()
+        if name and local.exists():
+            return local
+        if is_repository(name) and not _looks_like_file(name):
+            pulled = repository_dir(name, directory)
+            if not pulled.is_dir():
+                raise _not_pulled(name)
+            return _gguf_only(pulled) or pulled
+    except (OSError, RuntimeError) as error:  # a name too long for a path, a folder that is closed, ~nobody
+        raise ModelNotFoundError(f"cannot be looked up: {error}.", where=reprlib.repr(name)) from error
     raise _unknown(name)
 
 

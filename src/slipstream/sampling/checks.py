@@ -30,8 +30,11 @@ def check_float(field: str, value: object, rule: str, *, low: float, high: float
     """A finite real number (bool refused) in [low, high], or (low, high] with `open_low`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         refuse(field, rule, value)
-    number = float(value) if math.isfinite(value) else math.nan
-    if math.isnan(number) or number < low or number > high or (open_low and number == low):
+    try:
+        number = float(value)
+    except OverflowError:  # an integer or a fraction beyond all floats
+        refuse(field, rule, value)
+    if not math.isfinite(number) or number < low or number > high or (open_low and number == low):
         refuse(field, rule, value)
     return number
 
@@ -91,4 +94,7 @@ def check_logit_bias(field: str, value: object, *, limit: float) -> dict[int, fl
 def check_list(field: str, rule: str, value: object) -> tuple[object, ...]:
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         refuse(field, rule, value)
-    return tuple(value)
+    try:
+        return tuple(value)
+    except TypeError:  # an array without dimensions
+        refuse(field, rule, value)

@@ -21,6 +21,7 @@ from slipstream.sampling.checks import (
 )
 
 MAX_SEED = 2**64 - 1
+MAX_N = 4096  # every completion is held from the start, so the number of them has to be bounded
 MAX_LOGPROBS = 1000
 MAX_LOGIT_BIAS = 100.0
 
@@ -63,7 +64,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         largest = sys.float_info.max
         checked: dict[str, object] = {
-            "n": check_int("n", self.n, low=1),
+            "n": check_int("n", self.n, low=1, high=MAX_N),
             "temperature": check_float(
                 "temperature", self.temperature, "a finite number of at least 0", low=0.0, high=largest
             ),
@@ -149,4 +150,5 @@ class SamplingParams:
 
 
 def _token_key(key: object) -> object:
-    return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key
+    """Longer ones are no token ids, and from a length on Python refuses to read them."""
+    return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 20 else key

@@ -100,7 +100,11 @@ def penalize_repetition(logits: Logits, history: Sequence[int], penalty: float) 
     result = logits.copy()
     seen = np.unique(_ids(history, len(logits)))
     values = result[seen]
-    result[seen] = np.where(values > 0, values / penalty, values * penalty)
+    with np.errstate(over="ignore"):
+        scaled = np.where(values > 0, values / penalty, values * penalty)
+    # An overflow stays finite: infinities cannot be told apart, and -inf means forbidden.
+    largest = np.finfo(np.float64).max
+    result[seen] = np.where(np.isfinite(values), np.clip(scaled, -largest, largest), values)
     return result
 
 

@@ -20,7 +20,7 @@ import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from slipstream.errors import ChatTemplateError
-from slipstream.text.messages import normalize_messages, plain_data
+from slipstream.text.messages import normalize_messages, plain_data, plain_tools
 from slipstream.text.tokenizer import Tokenizer
 
 # What a template can raise while it runs on wrong input: Jinja's own errors and those of the Python operations it does.
@@ -89,7 +89,7 @@ class ChatTemplate:
         names = dict(self._names)
         names.update({key: plain_data(value, key) for key, value in extra.items()})
         names["messages"] = normalize_messages(messages)
-        names["tools"] = plain_data(list(tools), "tools") if tools else None
+        names["tools"] = plain_tools(tools) if tools else None
         names["add_generation_prompt"] = add_generation_prompt
         template = self._with_tools if tools else self._plain
         try:

@@ -23,6 +23,20 @@ def normalize_messages(messages: Sequence[Mapping[str, object]]) -> list[dict[st
 
 def plain_data(value: object, where: str) -> object:
     """A deep copy of JSON-like data. Templates are untrusted code, so no other object may reach them."""
+    try:
+        return _plain(value, where)
+    except RecursionError as error:
+        raise InvalidParamsError("is nested too deeply, or contains itself.", where=where) from error
+
+
+def plain_tools(tools: object) -> object:
+    """A deep copy of a list of tools; their own form is the template's business."""
+    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
+        raise InvalidParamsError(f"must be a list of tools, not {type(tools).__name__}.", where="tools")
+    return plain_data(list(tools), "tools")
+
+
+def _plain(value: object, where: str) -> object:
     if value is None or type(value) in (str, bool, int, float):
         return value
     for kind in (str, int, float):
@@ -32,9 +46,9 @@ def plain_data(value: object, where: str) -> object:
         for key in value:
             if not isinstance(key, str):
                 raise InvalidParamsError(f"has a key that is no string ({key!r}).", where=where)
-        return {key: plain_data(item, f"{where}.{key}") for key, item in value.items()}
+        return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_data(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
     raise InvalidParamsError(f"must be JSON-like data, not {type(value).__name__}.", where=where)
 
 
