@@ -238,10 +238,10 @@ class LLM:
         name = f"request-{next(self._ids)}"
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt)
-            if isinstance(prompt, _NO_TOKEN_IDS):
-                raise TypeError(f"{type(prompt).__name__} has no order, or holds no numbers")
             return GenerationRequest(name, tuple(ids), params, prompt=prompt, priority=priority)
         try:
+            if isinstance(prompt, _NO_TOKEN_IDS):
+                raise TypeError(f"{type(prompt).__name__} has no order, or holds no numbers")
             return GenerationRequest(name, tuple(map(as_index, prompt)), params, priority=priority)
         except TypeError as error:
             raise InvalidParamsError(
@@ -317,12 +317,12 @@ def _template_names(extra: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _spread(params: ParamsArgument, num_prompts: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * num_prompts
     if not isinstance(params, Sequence) or not all(isinstance(each, SamplingParams) for each in params):
         raise InvalidParamsError(
             f"must be SamplingParams or a list of them, not {reprlib.repr(params)}.", where="sampling_params"
         )
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * num_prompts
     if len(params) != num_prompts:
         raise InvalidParamsError(
             f"{len(params)} sampling_params for {num_prompts} prompts.", fix="Give one or as many."
