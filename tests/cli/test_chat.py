@@ -37,7 +37,7 @@ def test_history_is_sent_again(monkeypatch, tiny_folder, tmp_path, capsys):
     assert [m["role"] for m in messages] == ["system", "user", "assistant", "user", "assistant"]
     assert captured.out == "".join(m["content"] + "\n" for m in messages if m["role"] == "assistant")
     assert captured.err.count("TTFT") == 2
-    assert "prompt tokens cached" in captured.err  # the second turn reuses the first one's KV
+    assert " cached | context " in captured.err  # the second turn reuses the first one's KV
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(monkeypatch, tiny_folder, tmp_path, capsys):

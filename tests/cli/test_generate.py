@@ -161,8 +161,8 @@ class TestBatch:
         }
         assert code == 4
         assert "3 of 6 lines" in err
-        assert set(results) == {"1", "chat", "6"}
-        assert len(results["6"]["outputs"][0]["token_ids"]) <= 2
+        assert set(results) == {"line-1", "chat", "line-6"}
+        assert len(results["line-6"]["outputs"][0]["token_ids"]) <= 2
         assert set(errors) == {3, 4, 5}
         assert "not valid JSON" in errors[3]
         assert "300 tokens" in errors[4]
@@ -172,7 +172,7 @@ class TestBatch:
         run("--batch", str(source), "--output", str(target), "--max-tokens", "4", "--quiet")
         results = {entry["id"]: entry for entry in map(json.loads, target.read_text().splitlines())}
         _, out, _ = run("--prompt", "one", "--max-tokens", "4", "--json")
-        assert results["1"]["outputs"][0]["token_ids"] == json.loads(out)["outputs"][0]["token_ids"]
+        assert results["line-1"]["outputs"][0]["token_ids"] == json.loads(out)["outputs"][0]["token_ids"]
         _, out, _ = run("--prompt", "two", "--chat", "--max-tokens", "4", "--json")
         assert results["chat"]["outputs"][0]["token_ids"] == json.loads(out)["outputs"][0]["token_ids"]
 
@@ -196,6 +196,19 @@ class TestBatch:
         assert code == 0
         assert "1 answered, 0 already there, 0 bad" in err
         assert not (tmp_path / "out.jsonl.errors").exists()
+
+    def test_an_id_that_asks_something_else_is_refused(self, run, tmp_path):
+        source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+        source.write_text('{"prompt": "one"}\n')
+        run("--batch", str(source), "--output", str(target), "--max-tokens", "2")
+        before = target.read_text()
+        source.write_text('{"prompt": "two"}\n')
+        code, _, _ = run("--batch", str(source), "--output", str(target), "--max-tokens", "2")
+        assert (code, target.read_text()) == (4, before)
+        assert "an answer to another request" in (tmp_path / "out.jsonl.errors").read_text()
+        code, _, _ = run("--batch", str(source), "--output", str(target), "--max-tokens", "2", "--overwrite")
+        assert code == 0
+        assert target.read_text() != before
 
     def test_the_output_may_not_be_the_input(self, run, source):
         before = source.read_bytes()

@@ -14,7 +14,7 @@ def test_inspect_shows_sizes_memory_and_decisions(tiny_folder, capsys):
     assert report["architecture"]["layers"] == 2
     assert report["architecture"]["heads"] == "4 query, 2 KV, 8 values each"
     assert report["memory"]["KV per token"] == 2 * 2 * 2 * 8 * 2
-    assert report["file"]["size"] == report["architecture"]["parameters"] * 4
+    assert report["file"]["tensor data"] == report["architecture"]["parameters"] * 4
     assert report["tokenizer"]["chat template"] == "yes"
     assert report["settings in force"]["kv_dtype"] == "float16  (as set)"
 
@@ -23,7 +23,7 @@ def test_inspect_is_readable_too(tiny_folder, capsys):
     assert main(["inspect", str(tiny_folder)]) == 0
     out = capsys.readouterr().out
     assert "Llama" in out
-    assert "KV per token = 2 (K, V) x 2 layers x 2 KV heads x 8 values in float32 = 256 bytes" in out
+    assert "KV per token = 2 (K, V) x 2 layers x 2 KV heads x 8 values in float16 = 128 bytes" in out
 
 
 def test_inspect_hardware(capsys):

@@ -63,6 +63,6 @@ def test_a_batch_takes_the_same_default_per_line(tiny_folder: Path, tmp_path: Pa
     source.write_text("".join(json.dumps(line) + "\n" for line in prompts))
     assert run(tiny_folder, "--batch", str(source), "--output", str(target), "--quiet") == 4
     results = {entry["id"]: entry for entry in map(json.loads, target.read_text().splitlines())}
-    assert {key: len(entry["outputs"][0]["token_ids"]) for key, entry in results.items()} == {"1": 6, "2": 2}
+    assert {key: len(entry["outputs"][0]["token_ids"]) for key, entry in results.items()} == {"line-1": 6, "line-2": 2}
     [error] = map(json.loads, (tmp_path / "out.jsonl.errors").read_text().splitlines())
     assert (error["line"], "max_tokens asks for 7" in error["error"]) == (3, True)

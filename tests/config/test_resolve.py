@@ -191,10 +191,17 @@ def test_what_cannot_be_had_is_refused(settings: dict[str, Any], message: str) -
         run(**settings)
 
 
-def test_more_threads_than_processors_is_kept_with_a_word() -> None:
+def test_more_threads_than_processors_are_not_taken() -> None:
     found = decision(run(num_threads=7), "num_threads")
-    assert found.effective == 7
-    assert "only 6 processors" in found.why
+    assert (found.effective, found.overruled) == (6, True)
+    assert "no more processors are usable" in found.why
+
+
+def test_what_nobody_asked_for_is_called_a_default() -> None:
+    found = decision(run(), "block_size")
+    assert (found.asked, found.effective, found.why) == (None, 16, "default")
+    found = decision(run(block_size=8), "block_size")
+    assert (found.asked, found.effective, found.why) == (8, 8, "as set")
 
 
 def test_resolving_is_pure() -> None:

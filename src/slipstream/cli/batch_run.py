@@ -30,8 +30,10 @@ def run_batch(
 ) -> None:
     """Answer every line of `source`; results go to `target`, bad lines to `target` + ".errors".
 
-    Finished ids of an earlier run are skipped. Raises UsageError for files that cannot be used, and RequestError
-    at the end if any line was bad, so that the exit code says so.
+    What an earlier run answered is skipped; an id that now asks something else is a bad line.
+
+    Raises UsageError for files that cannot be used, and RequestError at the end if any line was bad, so that the
+    exit code says so.
     """
     if target is None:
         raise UsageError("--batch needs --output FILE.")
@@ -71,16 +73,18 @@ def _answer(
 ) -> None:
     def refuse(number: int, identifier: str | None, error: str) -> None:
         counts["bad"] += 1
-        bad_writer.write(identifier or str(number), {"line": number, "error": error})
+        bad_writer.write(identifier or f"line-{number}", {"line": number, "error": error})
         advance(1, 0)
 
     def items() -> Iterator[tuple[BatchLine, list[int], SamplingParams]]:
         for line in read_batch(source, defaults):
             if isinstance(line, BadLine):
                 refuse(line.number, None, line.error)
-            elif line.id in writer.done:
+            elif writer.done.get(line.id, "") == line.digest:
                 counts["skipped"] += 1
                 advance(1, 0)
+            elif line.id in writer.done:
+                refuse(line.number, line.id, f"{writer.path} holds an answer to another request under this id.")
             else:
                 try:
                     prompt = _prompt(llm, line)
@@ -97,7 +101,7 @@ def _answer(
         if failed is not None:
             refuse(line.number, line.id, failed)
             continue
-        writer.write(line.id, {"line": line.number, **output_json(result)})
+        writer.write(line.id, {"line": line.number, "asked": line.digest, **output_json(result)})
         counts["done"] += 1
         advance(1, sum(len(each.token_ids) for each in result.outputs))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from slipstream.cli.conversation import Conversation, run_command
+from slipstream.cli.length import with_default_length
 from slipstream.cli.load import load_llm
 from slipstream.cli.options import engine_options, sampling_options
 from slipstream.cli.parameters import Argument, Option
@@ -16,6 +18,7 @@ from slipstream.errors import ContextLengthError, InvalidParamsError, RequestErr
 from slipstream.sampling.params import SamplingParams
 
 DEFAULTS: Mapping[str, Any] = {"temperature": 0.7, "top_p": 0.95}
+MAX_ANSWER = 1024  # tokens, when nobody says otherwise: a small model may never end by itself
 
 
 @engine_options
@@ -30,8 +33,9 @@ def chat(
 ) -> None:
     """Talk with a model. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.
 
-    Without sampling options answers are drawn at temperature 0.7, top-p 0.95.
+    Without sampling options answers are drawn at temperature 0.7, top-p 0.95, and end after 1024 tokens.
     """
+    _edit_lines()
     conversation = Conversation(SamplingParams.from_mapping({**DEFAULTS, **sampling}))
     if system is not None:
         conversation.set_system(system)
@@ -48,6 +52,8 @@ def _turn(llm: LLM, conversation: Conversation, *, quiet: bool) -> None:
         line = _read_line()
     except EOFError:
         conversation.ended = True
+        if sys.stdin.isatty():
+            note("")
         return
     except KeyboardInterrupt:
         note("\n(Ctrl-D leaves)")
@@ -64,6 +70,13 @@ def _turn(llm: LLM, conversation: Conversation, *, quiet: bool) -> None:
         question = reply.ask
     if question is not None and question.strip():
         _answer(llm, conversation, question, quiet=quiet)
+
+
+def _edit_lines() -> None:
+    """Cursor keys and history in `input`, where Python was built with them."""
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  its import is what switches editing on
 
 
 def _read_line() -> str:
@@ -83,7 +96,10 @@ def _answer(llm: LLM, conversation: Conversation, question: str, *, quiet: bool)
     conversation.add_user(question)
     text, stats, error = "", None, None
     try:
-        stream = llm.stream(llm.encode_chat(conversation.messages), conversation.params)
+        prompt = llm.encode_chat(conversation.messages)
+        context = llm.plan.options.max_model_len
+        params = with_default_length(conversation.params, len(prompt), context, MAX_ANSWER)
+        stream = llm.stream(prompt, params)
         for delta in stream:
             text += delta.text
             stats, error = delta.stats, delta.error
@@ -106,4 +122,4 @@ def _answer(llm: LLM, conversation: Conversation, question: str, *, quiet: bool)
         return
     conversation.add_assistant(text)
     if stats is not None and not quiet:
-        note(speed_line(stats))
+        note(speed_line(stats, context=context))

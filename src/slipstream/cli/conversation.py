@@ -86,7 +86,7 @@ def _set(conversation: Conversation, argument: str) -> Reply:
     if name not in _SETTABLE:
         raise InvalidParamsError(f"{name!r} cannot be set here.{_nearest(name, _SETTABLE)}", where="/set")
     try:
-        value: Any = json.loads(text) if text else None
+        value: Any = None if text.lower() in ("", "none") else json.loads(text)
     except ValueError as error:
         raise InvalidParamsError(f"{text!r} is not a number.", where=f"/set {name}") from error
     conversation.params = replace(conversation.params, **dict[str, Any]({name: value}))

@@ -84,7 +84,9 @@ def generate(
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
     if (prompt is None) == (file is None):
-        raise UsageError("give the prompt with one of --prompt and --prompt-file, or many with --batch.")
+        raise UsageError(
+            "give the prompt with one of --prompt and --prompt-file (- is standard input), or many with --batch."
+        )
     if file is None:
         assert prompt is not None
         text = prompt
@@ -97,6 +99,7 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InvalidParamsError(f"is not valid UTF-8 (byte {error.start}).", where=str(file)) from error
+        text = text.removesuffix("\n").removesuffix("\r")  # an editor's, not the prompt's
     if not text:
         raise InvalidParamsError("the prompt is empty.", fix="Give at least one character.")
     return text

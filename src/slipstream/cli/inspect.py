@@ -15,7 +15,7 @@ from slipstream.hw.info import HardwareInfo, read_hardware
 from slipstream.text.tokenizer import Tokenizer
 
 _SEQUENCES = (1, 8, 64)
-_BYTES = frozenset({"size", "total", "available", "weights as loaded", "KV per token"})
+_BYTES = frozenset({"tensor data", "total", "available", "weights as loaded", "KV per token"})
 
 
 @engine_options
@@ -66,7 +66,7 @@ def _model_report(plan: EnginePlan, tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "file": {
             "path": str(plan.path),
-            "size": summary.nbytes,
+            "tensor data": summary.nbytes,
             **{
                 f"{each.dtype}": f"{each.num_tensors} tensors, {each.num_parameters:,} parameters, "
                 f"{format_bytes(each.nbytes)}, {each.bits_per_parameter:.2f} bits each"

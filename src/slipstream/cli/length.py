@@ -9,7 +9,9 @@ from slipstream.sampling.params import SamplingParams
 DEFAULT_MAX_TOKENS = 256
 
 
-def with_default_length(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> SamplingParams:
+def with_default_length(
+    params: SamplingParams, num_prompt_tokens: int, max_model_len: int, default: int = DEFAULT_MAX_TOKENS
+) -> SamplingParams:
     """`params` with max_tokens set: the default, less where the context ends before, more for min_tokens.
 
     Given values stay, and so does None for a prompt that leaves too little room: the engine names the numbers.
@@ -17,7 +19,7 @@ def with_default_length(params: SamplingParams, num_prompt_tokens: int, max_mode
     room = max_model_len - num_prompt_tokens
     if params.max_tokens is not None or room < max(1, params.min_tokens):
         return params
-    return replace(params, max_tokens=min(room, max(DEFAULT_MAX_TOKENS, params.min_tokens)))
+    return replace(params, max_tokens=min(room, max(default, params.min_tokens)))
 
 
 def length_note(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> str | None:

@@ -6,6 +6,7 @@ command line itself, and typer every other one.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -58,6 +59,10 @@ def main(args: Sequence[str]) -> int:
         # The interpreter flushes stdout once more at exit; give it somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OUTPUT_CLOSED
+    except OSError as error:
+        _show_traceback(debug)
+        print(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}.", file=sys.stderr)
+        return ExitCode.RESOURCES if error.errno in (errno.ENOSPC, errno.EDQUOT) else ExitCode.UNEXPECTED
     except Exception as error:  # noqa: BLE001 - the last resort: a user gets a sentence, not a traceback
         _show_traceback(debug)
         print(f"error: unexpected {type(error).__name__}: {error}", file=sys.stderr)
@@ -73,6 +78,7 @@ def _run_verb(verb: Verb, args: list[str]) -> int:
 
     from slipstream.cli.parameters import for_typer, read_plainly
 
+    args = ["--help" if each == "-h" else each for each in args]
     target = getattr(import_module(verb.module), verb.attribute)
     arguments = read_plainly(target, args) if callable(target) else None
     if arguments is not None:

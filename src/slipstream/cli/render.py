@@ -12,16 +12,20 @@ from slipstream.hw.memory import process_memory
 from slipstream.sampling.logprobs import TokenLogprob
 
 
-def speed_line(stats: CompletionStats) -> str:
-    """TTFT, TPOT, tokens/s and peak memory of one answer on one line; what was not measured is left out."""
+def speed_line(stats: CompletionStats, *, context: int | None = None) -> str:
+    """TTFT, TPOT and tokens/s of one answer on one line, what was not measured left out; at the end peak memory or,
+    in a conversation, how much of the `context` is used."""
     parts = [f"{stats.num_prompt_tokens} + {stats.num_output_tokens} tokens"]
     if stats.ttft is not None:
         parts.append(f"TTFT {stats.ttft * 1000:.0f} ms")
     if stats.tpot is not None and stats.tpot > 0:
         parts += [f"TPOT {stats.tpot * 1000:.1f} ms", f"{1 / stats.tpot:.1f} tokens/s"]
     if stats.num_cached_tokens:
-        parts.append(f"{stats.num_cached_tokens} prompt tokens cached")
-    parts.append(f"peak memory {process_memory().peak / 2**20:.0f} MiB")
+        parts.append(f"{stats.num_cached_tokens} cached")
+    if context is None:
+        parts.append(f"peak memory {process_memory().peak / 2**20:.0f} MiB")
+    else:
+        parts.append(f"context {100 * (stats.num_prompt_tokens + stats.num_output_tokens) / context:.0f} %")
     return " | ".join(parts)
 
 

@@ -133,19 +133,20 @@ def resolve(
     values: dict[str, Any] = {}
     for field in fields(EffectiveOptions):
         if field.name not in decisions:
-            value = _plain(options, field.name)
-            decide(field.name, value, value, "as set" if value is not None else "not set")
+            value, default = _plain(options, field.name)
+            decide(field.name, None if default else value, value, "default" if default else "as set")
         values[field.name] = decisions[field.name].effective
     ordered = tuple(decisions[field.name] for field in fields(EffectiveOptions))
     return Resolved(EffectiveOptions(**values), ordered)
 
 
-def _plain(options: EngineOptions, name: str) -> Value:
-    """A setting that is in force as it stands."""
+def _plain(options: EngineOptions, name: str) -> tuple[Value, bool]:
+    """A setting that is in force as it stands, and whether it is what nobody has to ask for."""
     for part in (options.model, options.cache, options.scheduler, options):
-        if hasattr(part, name):
-            value: Value = getattr(part, name)
-            return value
+        for field in fields(part):
+            if field.name == name:
+                value: Value = getattr(part, name)
+                return value, value == field.default
     raise AssertionError(f"no setting {name}")
 
 
@@ -259,8 +260,5 @@ def _num_threads(asked: int | None, hardware: HardwareInfo) -> tuple[int, str]:
     if asked is None:
         return recommended, "one per usable physical core"
     if asked > hardware.usable_cpus:
-        return (
-            asked,
-            f"as set, though only {hardware.usable_cpus} processors are usable: threads will wait for each other",
-        )
+        return hardware.usable_cpus, "no more processors are usable; further threads would only wait for them"
     return asked, "as set"

@@ -10,13 +10,15 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slipstream.config.types import EngineOptions
 from slipstream.engine.core import EngineCore
-from slipstream.engine.loading import load_engine
+from slipstream.engine.loading import engine_options, load_engine
 from slipstream.engine.outputs import OutputDelta
 from slipstream.engine.protocol import EngineStats, GenerationRequest
 from slipstream.errors import EngineError, RequestError, SlipstreamError
+from slipstream.text.tokenizer import Tokenizer
 
 
 @dataclass(slots=True)
@@ -67,9 +69,14 @@ class AsyncEngine:
         atexit.register(self._stop)  # a thread inside a native kernel must not outlive the interpreter
 
     @classmethod
-    def from_options(cls, options: EngineOptions, *, cache_dir: Path | None = None) -> AsyncEngine:
-        """Load the model that `options` name; blocks until it is ready. Raises as `load_engine` does."""
-        return cls(load_engine(options, cache_dir=cache_dir).core)
+    def load(cls, model: str | EngineOptions, *, cache_dir: Path | None = None, **settings: Any) -> AsyncEngine:
+        """Load a model, named and set as for `LLM`; blocks until it is ready. Raises as `load_engine` does."""
+        return cls(load_engine(engine_options(model, settings), cache_dir=cache_dir).core)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Safe to use from any thread."""
+        return self._core.tokenizer
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[OutputDelta]:
         """Raises RequestError before any work, EngineError when the engine is closed or has failed."""
@@ -118,7 +125,9 @@ class AsyncEngine:
         try:
             while self._drain_inbox():
                 if self._core.has_work:
-                    self._deliver(self._core.step())
+                    deltas = self._core.step()
+                    self._stats = self._core.stats()  # before a caller can see the end of its stream
+                    self._deliver(deltas)
                 self._stats = self._core.stats()
             self._end_all(lambda request_id: self._deliver(self._core.abort(request_id)))
         except BaseException as error:  # noqa: BLE001  a defect of the core itself: every caller must learn of it

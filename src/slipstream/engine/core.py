@@ -72,6 +72,10 @@ class EngineCore:
         return self._scheduler.has_unfinished
 
     @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self._tokenizer
+
+    @property
     def open_request_ids(self) -> Collection[str]:
         """Requests with an unfinished completion; a view."""
         return self._children.keys()
@@ -184,6 +188,9 @@ class EngineCore:
 
     def _requests(self, request: GenerationRequest, now: float) -> list[Request]:
         where = f"request {request.request_id}"
+        ids: object = request.prompt_token_ids
+        if isinstance(ids, str):
+            raise InvalidParamsError("prompt_token_ids holds text.", where=where, fix="Encode it with the tokenizer.")
         largest = max(request.prompt_token_ids, default=0)
         if largest >= self.vocab_size:
             raise InvalidParamsError(

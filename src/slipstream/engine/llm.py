@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slipstream.config.decision import Decision
 from slipstream.config.types import EngineOptions
 from slipstream.engine.core import EngineCore
-from slipstream.engine.loading import EnginePlan, LoadedEngine, Progress, load_engine
+from slipstream.engine.loading import EnginePlan, LoadedEngine, Progress, engine_options, load_engine
 from slipstream.engine.outputs import OutputDelta, RequestOutput
 from slipstream.engine.protocol import EngineStats, GenerationRequest
 from slipstream.engine.queue import QueueFullError
-from slipstream.errors import ConfigError, EngineError, InvalidParamsError, RequestError
+from slipstream.errors import EngineError, InvalidParamsError, RequestError
 from slipstream.sampling.params import SamplingParams
 from slipstream.text.tokenizer import Tokenizer
 
@@ -57,9 +57,7 @@ class LLM:
         load_progress: Progress | None = None,
         **settings: Any,
     ) -> None:
-        options = model if isinstance(model, EngineOptions) else EngineOptions.from_flat(model=model, **settings)
-        if isinstance(model, EngineOptions) and settings:
-            raise ConfigError("settings go into the EngineOptions.", where=", ".join(settings))
+        options = engine_options(model, settings)
         self._engine: LoadedEngine | None = load_engine(options, cache_dir=cache_dir, progress=load_progress)
         self._ids = count()
         self._mailbox: dict[str, list[OutputDelta]] = {}  # given by the core, not yet taken by its stream

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from slipstream.config.decision import Decision
+from slipstream.config.env import read_environment
 from slipstream.config.resolve import EffectiveOptions, ModelFacts, Resolved, resolve, resolve_backend
 from slipstream.config.types import EngineOptions
 from slipstream.engine.core import EngineCore
@@ -16,7 +18,7 @@ from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
 from slipstream.engine.runner import ModelRunner
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.settings import SchedulerSettings
-from slipstream.errors import TokenizerError
+from slipstream.errors import ConfigError, TokenizerError
 from slipstream.features import Feature, require_working
 from slipstream.hub.store import packed_dir, resolve_model
 from slipstream.hw.info import HardwareInfo, read_hardware
@@ -61,8 +63,18 @@ class LoadedEngine:
     tokenizer: Tokenizer
 
 
+def engine_options(model: str | EngineOptions, settings: Mapping[str, Any]) -> EngineOptions:
+    """A model's name with settings side by side, or whole options and no settings. Raises ConfigError."""
+    if not isinstance(model, EngineOptions):
+        return EngineOptions.from_flat(model=model, **settings)
+    if settings:
+        raise ConfigError("settings go into the EngineOptions.", where=", ".join(settings))
+    return model
+
+
 def inspect_model(options: EngineOptions, *, cache_dir: Path | None = None) -> tuple[EnginePlan, Tokenizer]:
     """What `load_engine` would do, without reading a weight. Raises the same errors."""
+    cache_dir = cache_dir or read_environment().cache_dir
     checkpoint = open_checkpoint(resolve_model(options.model.model, cache_dir))
     try:
         plan = _plan(options, checkpoint, read_hardware())
@@ -76,8 +88,11 @@ def load_engine(
 ) -> LoadedEngine:
     """Load the model that `options` name. `progress` is called while weights are read.
 
+    cache_dir: where models are kept; by default SLIPSTREAM_CACHE_DIR, or else the user's cache folder.
+
     Raises ModelError, UsageError or InsufficientMemoryError before anything sizeable is allocated.
     """
+    cache_dir = cache_dir or read_environment().cache_dir
     checkpoint = open_checkpoint(resolve_model(options.model.model, cache_dir))
     try:
         plan = _plan(options, checkpoint, read_hardware())

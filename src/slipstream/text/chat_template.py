@@ -68,7 +68,7 @@ class ChatTemplate:
                 f"the model has no default chat template, only: {others}."
                 if others
                 else "the model has no chat template: it is a base model, or its files do not include one.",
-                fix="Use `generate` with a plain prompt, or give a chat template.",
+                fix="Give it a plain prompt, without chat.",
             )
         return cls(source, tokenizer.bos_token, tokenizer.eos_token, tool_use=tokenizer.chat_templates.get("tool_use"))
 
