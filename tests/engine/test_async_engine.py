@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from core_fakes import Bench, Letters, spell
 from scheduling_fakes import sequential
 
+from slipstream.config.types import EngineOptions
 from slipstream.engine.async_engine import AsyncEngine
 from slipstream.engine.outputs import OutputDelta
 from slipstream.engine.plan import StepPlan, StepResult
-from slipstream.engine.protocol import GenerationRequest
+from slipstream.engine.protocol import EngineStats, GenerationRequest
 from slipstream.engine.queue import QueueFullError
-from slipstream.errors import EngineError, InvalidParamsError
+from slipstream.errors import ConfigError, EngineError, InvalidParamsError
 from slipstream.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.fast
@@ -301,3 +303,25 @@ def test_two_engines_in_one_process() -> None:
             await engine.close()
 
     asyncio.run(main())
+
+
+def test_load_takes_what_llm_takes_and_brings_its_tokenizer(tiny_folder: Path) -> None:
+    async def scenario() -> tuple[list[int], EngineStats]:
+        engine = AsyncEngine.load(str(tiny_folder), num_threads=1, num_blocks=32)
+        assert engine.tokenizer is not None
+        ids = tuple(engine.tokenizer.encode("hello"))
+        params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+        tokens: list[int] = []
+        async for delta in engine.generate(GenerationRequest("a", ids, params)):
+            tokens += delta.token_ids
+        stats = engine.stats()  # the stream has ended, so these must say so at once
+        with pytest.raises(InvalidParamsError, match="prompt_token_ids holds text"):
+            await anext(engine.generate(GenerationRequest("b", "hello", params)))  # type: ignore[arg-type, type-var]
+        await engine.close()
+        return tokens, stats
+
+    tokens, stats = asyncio.run(scenario())
+    assert len(tokens) == 4
+    assert (stats.num_running, stats.num_finished, stats.num_output_tokens) == (0, 1, 4)
+    with pytest.raises(ConfigError, match="settings go into the EngineOptions"):
+        AsyncEngine.load(EngineOptions.from_flat(model="x"), num_threads=1)

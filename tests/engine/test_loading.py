@@ -168,3 +168,16 @@ class TestRefusals:
 
 def _maps(folder: Path) -> list[str]:
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
+
+
+def test_the_environment_names_the_cache_folder(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = tmp_path / "models" / "org--tiny"
+    models.parent.mkdir()
+    models.symlink_to(tiny_folder, target_is_directory=True)
+    asked = EngineOptions.from_flat(model="org/tiny", num_threads=1)
+    with pytest.raises(ModelNotFoundError):
+        inspect_model(asked)
+    monkeypatch.setenv("SLIPSTREAM_CACHE_DIR", str(tmp_path))
+    assert inspect_model(asked)[0].config.num_layers == 2
