@@ -59,6 +59,7 @@ GGUF = {
     "tokenizer.ggml.tokens": ["a", "b", "c"],
 }
 
+LLAMA3 = {"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
 EXPERTS = {"llama.expert_count": 4, "llama.expert_used_count": 2}
 
 
@@ -78,6 +79,7 @@ def gguf(changes: Mapping[str, Any] | None = None, **tensors: Any) -> ModelConfi
         ("LlamaForCausalLM", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config = .*gptq"),
         ("Qwen3ForCausalLM", {"attention_bias": True}, "attention_bias = True"),
         ("Qwen3MoeForCausalLM", {"attention_bias": True}, "attention_bias = True"),
+        ("Qwen2ForCausalLM", {"use_sliding_window": True, "max_window_layers": "x"}, "max_window_layers = 'x'"),
         ("Qwen2ForCausalLM", {"use_sliding_window": True, "layer_types": ["chunked_attention"] * 2}, "layer_types = "),
     ],
 )
@@ -100,6 +102,19 @@ def test_unsupported_options(architecture: str, changes: dict[str, Any], named: 
         ({"hidden_act": 3}, "hidden_act must be a string"),
         ({"num_key_value_heads": 3}, "4 query heads cannot share 3 KV heads"),
         ({"head_dim": 7}, "7 rotary dimensions"),
+        ({"vocab_size": 2**31}, "vocab_size must be at most 2147483647, not 2147483648"),
+        ({"max_position_embeddings": 10**30}, "max_position_embeddings must be at most 2147483647"),
+        ({"num_hidden_layers": 2**31 - 1}, "num_hidden_layers must be at most 4096"),
+        ({"rope_theta": 10**400}, "rope_theta must be a finite number, not 1000"),
+        ({"rms_norm_eps": -1e-6}, "must not be negative, but is -1e-06"),
+        ({"partial_rotary_factor": 1e308}, "partial_rotary_factor must be above 0 and at most 1"),
+        ({"rope_theta": 0}, "default rotation of base 0.0 and factor 1.0 cannot be computed"),
+        ({"rope_theta": -2}, "base -2.0 .* cannot be computed"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "linear rotation .* factor 0.0 cannot be computed"),
+        ({"rope_scaling": {"type": "linear", "factor": 1e-320}}, "linear rotation .* cannot be computed"),
+        ({"rope_scaling": LLAMA3 | {"high_freq_factor": 1}}, "llama3 rotation .* cannot be computed"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4, "beta_fast": 0}}, "yarn rotation .* cannot be computed"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4, "beta_slow": -1}}, "yarn rotation .* cannot be computed"),
     ],
 )
 def test_broken_values(changes: dict[str, Any], message: str) -> None:

@@ -79,6 +79,18 @@ def frequencies(config: RopeConfig) -> Float64Array:
     return base
 
 
+def is_usable(config: RopeConfig, max_position: int) -> bool:
+    """Whether every angle up to `max_position` is a number, as it is not with a base or a factor of zero, say."""
+    if config.kind == "llama3" and not config.low_freq_factor < config.high_freq_factor:
+        return False
+    try:
+        with np.errstate(all="ignore"):
+            angles = frequencies(config) * max_position
+    except (ArithmeticError, ValueError):
+        return False
+    return math.isfinite(config.attention_factor) and bool(np.all((angles > 0) & (angles < np.inf)))
+
+
 def yarn_attention_factor(factor: float, mscale: float | None = None, mscale_all_dim: float | None = None) -> float:
     """How much yarn enlarges cos and sin: 0.1 ln(factor) + 1, or the ratio of two such terms when both are given."""
 

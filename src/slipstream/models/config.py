@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from slipstream.errors import ModelFormatError
 from slipstream.kernels.specs import ActivationKind, AttentionSpec
-from slipstream.layers.rope import RopeConfig
+from slipstream.layers.rope import RopeConfig, is_usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,12 @@ class ModelConfig:
             factors = rope.frequency_factors
             if factors is not None and len(factors) != rope.rotary_dim // 2:
                 raise ModelFormatError(f"{len(factors)} rope frequency factors for {rope.rotary_dim // 2} pairs.")
+            if not is_usable(rope, self.max_position_embeddings):
+                raise ModelFormatError(
+                    f"a {rope.kind} rotation of base {rope.theta} and factor {rope.factor} cannot be computed."
+                )
+        if self.rms_norm_eps < 0:
+            raise ModelFormatError(f"the epsilon of the RMS norms must not be negative, but is {self.rms_norm_eps}.")
         if self.moe is not None and not 0 < self.moe.top_k <= self.moe.num_experts:
             raise ModelFormatError(f"{self.moe.top_k} experts per token out of {self.moe.num_experts}.")
 

@@ -35,7 +35,7 @@ NORMS = (
 def _from_hf(config: Reader) -> ModelConfig:
     config.require("attention_bias", False)
     config.require("use_bidirectional_attention", False)
-    num_layers, head_dim = config.integer("num_hidden_layers"), config.integer("head_dim", 256)
+    num_layers, head_dim = config.num_layers("num_hidden_layers"), config.integer("head_dim", 256)
     rope, local_rope = _hf_ropes(config, head_dim)
     return ModelConfig(
         vocab_size=config.integer("vocab_size"),

@@ -45,7 +45,7 @@ def dense(checkpoint: Checkpoint, rope: RopeConfig | None = None) -> ModelConfig
     """
     config = reader(checkpoint)
     num_layers, num_heads, size = (
-        config.integer("block_count"),
+        config.num_layers("block_count"),
         config.integer("attention.head_count"),
         head_dim(config),
     )

@@ -21,7 +21,7 @@ from slipstream.weights.slots import TensorSlot
 
 
 def _from_hf(config: Reader) -> ModelConfig:
-    head_dim, num_layers = config.integer("head_dim", 128), config.integer("num_hidden_layers")
+    head_dim, num_layers = config.integer("head_dim", 128), config.num_layers("num_hidden_layers")
     return ModelConfig(
         vocab_size=config.integer("vocab_size"),
         hidden_size=config.integer("hidden_size"),

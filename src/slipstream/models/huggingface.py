@@ -5,6 +5,7 @@ Both spellings of the rotation are read: `rope_parameters` (transformers 5) and 
 
 from __future__ import annotations
 
+from slipstream.errors import ModelFormatError
 from slipstream.kernels.specs import ActivationKind
 from slipstream.layers.rope import RopeConfig, yarn_attention_factor
 from slipstream.models.reader import Reader
@@ -46,6 +47,10 @@ def rope_section(
     kind = section.text("rope_type", section.text("type", "default"))
     theta = section.number("rope_theta", config.number("rope_theta", theta))
     rotary_factor = section.number("partial_rotary_factor", config.number("partial_rotary_factor", rotary_factor))
+    if not 0 < rotary_factor <= 1:
+        raise ModelFormatError(
+            f"partial_rotary_factor must be above 0 and at most 1, not {rotary_factor}.", where=section.where
+        )
     rotary_dim = int(head_dim * rotary_factor)
     if kind == "default":
         return RopeConfig(theta, rotary_dim, interleaved)
@@ -93,6 +98,8 @@ def late_windows(config: Reader, num_layers: int) -> tuple[int | None, ...]:
     if config.has("layer_types"):
         return typed_windows(config, window)
     first = config.values.get("max_window_layers", 28)
+    if not isinstance(first, int):
+        raise config.unsupported("max_window_layers")
     return tuple(window if layer >= first else None for layer in range(num_layers))
 
 

@@ -20,7 +20,7 @@ def _from_hf(config: Reader) -> ModelConfig:
     config.require("attention_bias", False)
     config.require("mlp_bias", False)
     mistral = config.texts("architectures")[0] == "MistralForCausalLM"
-    num_layers, num_heads = config.integer("num_hidden_layers"), config.integer("num_attention_heads")
+    num_layers, num_heads = config.num_layers("num_hidden_layers"), config.integer("num_attention_heads")
     # A Mistral file that says nothing has a window, one that says null has none.
     window = 4096 if mistral and "sliding_window" not in config.values else None
     if mistral and config.has("sliding_window"):

@@ -21,7 +21,7 @@ _NAMES = sparse.ExpertNames("block_sparse_moe", gate="w1", up="w3", down="w2")
 
 
 def _from_hf(config: Reader) -> ModelConfig:
-    num_layers = config.integer("num_hidden_layers")
+    num_layers = config.num_layers("num_hidden_layers")
     head_dim = huggingface.head_dim(config)
     intermediate_size = config.integer("intermediate_size")
     window = config.integer("sliding_window") if config.has("sliding_window") else None

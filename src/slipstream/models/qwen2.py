@@ -13,7 +13,7 @@ from slipstream.weights.checkpoint import Checkpoint
 
 
 def _from_hf(config: Reader) -> ModelConfig:
-    num_layers, num_heads = config.integer("num_hidden_layers"), config.integer("num_attention_heads")
+    num_layers, num_heads = config.num_layers("num_hidden_layers"), config.integer("num_attention_heads")
     head_dim = huggingface.head_dim(config)
     return ModelConfig(
         vocab_size=config.integer("vocab_size"),

@@ -14,7 +14,7 @@ from slipstream.weights.checkpoint import Checkpoint
 
 def _from_hf(config: Reader) -> ModelConfig:
     config.require("attention_bias", False)
-    num_layers, num_heads = config.integer("num_hidden_layers"), config.integer("num_attention_heads")
+    num_layers, num_heads = config.num_layers("num_hidden_layers"), config.integer("num_attention_heads")
     head_dim = config.integer("head_dim", 128)
     return ModelConfig(
         vocab_size=config.integer("vocab_size"),

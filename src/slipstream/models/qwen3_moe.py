@@ -19,7 +19,7 @@ _NAMES = sparse.ExpertNames("mlp", gate="gate_proj", up="up_proj", down="down_pr
 
 def _from_hf(config: Reader) -> ModelConfig:
     config.require("attention_bias", False)
-    num_layers = config.integer("num_hidden_layers")
+    num_layers = config.num_layers("num_hidden_layers")
     head_dim = huggingface.head_dim(config)
     # One window for all layers, unlike the dense Qwen3.
     window = config.integer("sliding_window", 4096) if config.flag("use_sliding_window", False) else None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import math
+import reprlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from slipstream.errors import ModelFormatError, UnsupportedModelError
+
+MAX_SIZE = 2**31 - 1  # of anything that is counted: kernels count in 32 bits
+MAX_LAYERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +29,23 @@ class Reader:
     def has(self, key: str) -> bool:
         return self.values.get(self.prefix + key) is not None
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """A positive integer."""
+    def integer(self, key: str, default: int | None = None, *, limit: int = MAX_SIZE) -> int:
+        """An integer from 1 to `limit`."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self._wrong(key, value, "a positive integer")
+        if value > limit:
+            raise self._wrong(key, value, f"at most {limit}")
         return value
+
+    def num_layers(self, key: str) -> int:
+        """A number of layers: every one of them is described by itself, so it is bounded before anything is built."""
+        return self.integer(key, limit=MAX_LAYERS)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number."""
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
             raise self._wrong(key, value, "a finite number")
         return float(value)
 
@@ -94,4 +104,4 @@ class Reader:
         return default
 
     def _wrong(self, key: str, value: object, expected: str) -> ModelFormatError:
-        return ModelFormatError(f"{self.prefix}{key} must be {expected}, not {value!r:.80}.", where=self.where)
+        return ModelFormatError(f"{self.prefix}{key} must be {expected}, not {reprlib.repr(value)}.", where=self.where)
