@@ -1,6 +1,7 @@
 # make run    answer a prompt (PROMPT="..."); installs what is missing first
 # make test   the whole test suite              make fast       only the quick tests
 # make lint   style, types, room order          make clean      remove build output and caches
+# make peers   install llama.cpp for benchmarks/peers.py
 # make native-warnings  compile the C++ code with every compiler at hand, warnings being errors
 #
 # PYTHON=... names the Python of a new .venv, MODEL=... the model of `make run`, PYTEST_ARGS=... goes to pytest.
@@ -8,7 +9,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: run test fast lint clean native-warnings
+.PHONY: run test fast lint clean peers native-warnings
 
 MODEL ?= smollm2
 MAX_TOKENS ?= 128
@@ -41,6 +42,12 @@ lint: $(READY_DEV)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# Another engine to compare with, in an environment of its own (builds for a quarter of an hour on two cores).
+peers:
+	test -x .venv-peers/bin/python || "$$(scripts/find_python.sh $(PYTHON))" -m venv .venv-peers
+	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAVA_BUILD=OFF" \
+	  .venv-peers/bin/python -m pip install llama-cpp-python
 
 native-warnings:
 	scripts/native_warnings.sh

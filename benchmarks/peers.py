@@ -74,7 +74,6 @@ class EngineSpec:
 ENGINES = (
     EngineSpec("slipstream", Path(sys.executable), "slipstream_worker.py"),
     EngineSpec("llama.cpp", PEERS_PYTHON, "llama_cpp_worker.py"),
-    EngineSpec("openvino", PEERS_PYTHON, "openvino_worker.py"),
     EngineSpec("transformers", Path(sys.executable), "transformers_worker.py"),
 )
 
@@ -131,7 +130,7 @@ def note(text: str) -> None:
 
 
 def installed(spec: EngineSpec) -> bool:
-    module = {"llama.cpp": "llama_cpp", "openvino": "openvino_genai", "transformers": "transformers"}.get(spec.name)
+    module = {"llama.cpp": "llama_cpp", "transformers": "transformers"}.get(spec.name)
     if module is None:
         return True
     if not spec.python.exists():
