@@ -101,6 +101,13 @@ def test_a_foreign_file_is_not_touched(tmp_path):
     assert out.read_bytes() == b"my notes\nmore\n"
 
 
+def test_a_foreign_file_of_brackets_is_not_touched(tmp_path):
+    out = write(tmp_path / "brackets", b"[" * 100_000)
+    with pytest.raises(UsageError, match="not the output of an earlier run"):
+        BatchWriter(out)
+    assert out.read_bytes() == b"[" * 100_000 + b"\n"
+
+
 def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
     out = tmp_path / "out.jsonl"
     with BatchWriter(out) as writer:

@@ -235,6 +235,31 @@ def test_failures_while_rendering(source: str, message: str) -> None:
         ChatTemplate(source).render(PLAIN)
 
 
+def test_templates_that_write_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipstream.text.chat_template._MAX_CHARACTERS", 50)
+    written = 0
+
+    class Counted(datetime):
+        def strftime(self, format: str) -> str:
+            nonlocal written
+            written += 1
+            return "x"
+
+    source = "{% for i in range(99999) %}{{ strftime_now('') }}{% endfor %}"
+    with pytest.raises(ChatTemplateError, match="writes more than 50 characters"):
+        ChatTemplate(source, clock=lambda: Counted(2025, 1, 1)).render(PLAIN)
+    assert written == 51
+    assert ChatTemplate("{{ 'x' * 50 }}").render(PLAIN) == "x" * 50
+    with pytest.raises(ChatTemplateError, match="failed on these messages: MemoryError"):
+        ChatTemplate("{{ 'x' * 2 ** 62 }}").render(PLAIN)
+
+
+@pytest.mark.parametrize("source", ["{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "{% if 1 %}" * 3000])
+def test_templates_nested_too_deeply(source: str) -> None:
+    with pytest.raises(ChatTemplateError, match="tool_use template: the chat template is nested too deeply"):
+        ChatTemplate("ok", tool_use=source)
+
+
 def test_wrong_input_is_the_callers_error() -> None:
     ours = ChatTemplate(CHATML)
     with pytest.raises(InvalidParamsError, match="messages: is empty"):

@@ -230,6 +230,14 @@ def test_file_that_is_not_utf8(tmp_path: Path) -> None:
         tokenizer_from_folder(folder)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"eos_token": ' + "1" * 5000 + "}"])
+def test_json_that_nobody_can_read(text: str, tmp_path: Path) -> None:
+    folder = gpt2().save(tmp_path)
+    (folder / "tokenizer_config.json").write_text(text)
+    with pytest.raises(TokenizerError, match=r"tokenizer_config\.json: is not JSON that anything can read"):
+        tokenizer_from_folder(folder)
+
+
 def test_folder_without_tokenizer_json(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"there is no tokenizer\.json"):
         tokenizer_from_folder(tmp_path)

@@ -117,7 +117,7 @@ class BatchWriter:
             for raw in file:
                 try:
                     entry = json.loads(raw)
-                except ValueError:
+                except (ValueError, RecursionError):
                     entry = None
                 complete = raw.endswith(b"\n") and isinstance(entry, dict) and isinstance(entry.get("id"), str)
                 if not complete:

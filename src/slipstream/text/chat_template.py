@@ -9,7 +9,7 @@ HTML escapes, loop controls, and the `{% generation %}` block, which has no effe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NoReturn
 
@@ -32,7 +32,9 @@ _RUNTIME_ERRORS = (
     AttributeError,
     ArithmeticError,
     RecursionError,
+    MemoryError,
 )
+_MAX_CHARACTERS = 1 << 26  # that a template may write: more than any context holds, less than a memory
 
 
 class ChatTemplate:
@@ -93,7 +95,7 @@ class ChatTemplate:
         names["add_generation_prompt"] = add_generation_prompt
         template = self._with_tools if tools else self._plain
         try:
-            return template.render(names)
+            return _join(template.generate(names))
         except jinja2.TemplateError as error:
             raise ChatTemplateError(
                 f"the chat template refuses these messages: {error.message or error}", where=_line_of(error)
@@ -133,6 +135,8 @@ def _compile(environment: ImmutableSandboxedEnvironment, source: str, name: str)
         raise ChatTemplateError(
             f"the chat template is not valid Jinja: {error.message}", where=f"{name} template, line {error.lineno}"
         ) from error
+    except RecursionError as error:
+        raise ChatTemplateError("the chat template is nested too deeply.", where=f"{name} template") from error
 
 
 def _to_json(
@@ -143,6 +147,18 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _join(pieces: Iterable[str]) -> str:
+    """Their text. Raises ChatTemplateError as soon as there is too much of it."""
+    kept: list[str] = []
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > _MAX_CHARACTERS:
+            raise ChatTemplateError(f"the chat template writes more than {_MAX_CHARACTERS} characters.")
+        kept.append(piece)
+    return "".join(kept)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -18,6 +18,8 @@ def read_json(path: Path) -> Mapping[str, object]:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise TokenizerError(f"is not valid JSON: {error.msg} (line {error.lineno}).", where=str(path)) from error
+    except (ValueError, RecursionError) as error:  # thousands of digits, thousands of brackets
+        raise TokenizerError(f"is not JSON that anything can read: {error}.", where=str(path)) from error
     if not isinstance(value, dict):
         raise TokenizerError(f"must hold an object, not {type(value).__name__}.", where=str(path))
     return value
