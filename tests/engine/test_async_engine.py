@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
+import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -303,6 +305,30 @@ def test_two_engines_in_one_process() -> None:
             await engine.close()
 
     asyncio.run(main())
+
+
+def test_a_forked_process_is_told_that_the_engine_stayed_behind() -> None:
+    async def ask(engine: AsyncEngine) -> str:
+        with pytest.raises(EngineError) as caught:
+            await asyncio.wait_for(collect(engine, request("a")), timeout=20)
+        await engine.close()
+        return caught.value.what
+
+    engine = AsyncEngine(Bench().core)
+    reader, writer = os.pipe()
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # forking with threads, from 3.12 on
+        child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, asyncio.run(ask(engine)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as said:
+        assert said.read() == b"the engine works in another process, which this one was forked from."
+    os.waitpid(child, 0)
+    assert len(asyncio.run(collect(engine, request("a")))) == 4
+    asyncio.run(engine.close())
 
 
 def test_load_takes_what_llm_takes_and_brings_its_tokenizer(tiny_folder: Path) -> None:

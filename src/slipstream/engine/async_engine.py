@@ -118,6 +118,12 @@ class AsyncEngine:
     def _require_alive(self, request_id: str) -> None:
         if self._closed or self._failure is not None:
             raise self._end(request_id)
+        if not self._thread.is_alive():
+            raise EngineError(
+                "the engine works in another process, which this one was forked from.",
+                where=f"request {request_id}",
+                fix="Make the engine after the fork.",
+            )
 
     # ---- the engine thread ----
 
