@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from xxhash import xxh3_64
 
 from slipstream.weights import packed_file
 from slipstream.weights.packed_file import BrokenPackedFileError, PackedWriter, open_packed
@@ -69,6 +73,34 @@ def test_any_missing_end_is_seen(tmp_path: Path) -> None:
         with pytest.raises(BrokenPackedFileError):
             open_packed(path, "key")
     path.write_bytes(raw + b"\0")
+    with pytest.raises(BrokenPackedFileError):
+        open_packed(path, "key")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda index: b"\xff",
+        lambda index: b"[" * 100_000,
+        lambda index: [],
+        lambda index: {**index, "digests": None},
+        lambda index: {**index, "tensors": {"0": 3}},
+        lambda index: {**index, "tensors": {"0": ["F32", [1], "x", 4]}},
+        lambda index: {**index, "tensors": {"0": ["F32", [1], 0, -64]}},
+        lambda index: {**index, "tensors": {"0": ["F32", [1], 0, 4, 5]}},
+    ],
+)
+def test_an_index_with_the_right_digest_and_no_sense_is_broken_too(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any]
+) -> None:
+    path = tmp_path / "f"
+    write(path, [100])
+    raw, footer = path.read_bytes(), packed_file._FOOTER
+    magic, size, _ = footer.unpack(raw[-footer.size :])
+    start = len(raw) - footer.size - size
+    changed = change(json.loads(raw[start : start + size]))
+    index = changed if isinstance(changed, bytes) else json.dumps(changed).encode()
+    path.write_bytes(raw[:start] + index + footer.pack(magic, len(index), xxh3_64(index).intdigest()))
     with pytest.raises(BrokenPackedFileError):
         open_packed(path, "key")
 

@@ -123,6 +123,15 @@ def open_packed(path: Path, key: str, *, full_check: int = FULL_CHECK, first: in
     raw = mapping[data_bytes : data_bytes + index_bytes]
     if xxh3_64(raw).intdigest() != index_digest:
         raise BrokenPackedFileError("its index does not have the digest written beside it")
+    try:
+        digests, entries = _read_index(raw, key, data_bytes)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise BrokenPackedFileError(f"its index is not one: {type(error).__name__}") from error
+    _check_chunks(mapping, data_bytes, digests, full_check, first)
+    return PackedFile(mapping, MappingProxyType(entries))
+
+
+def _read_index(raw: bytes, key: str, data_bytes: int) -> tuple[list[str], dict[str, PackedEntry]]:
     index: dict[str, Any] = json.loads(raw)
     if (index.get("version"), index.get("key")) != (FORMAT_VERSION, key):
         raise BrokenPackedFileError("it was written for another model or layout")
@@ -131,11 +140,10 @@ def open_packed(path: Path, key: str, *, full_check: int = FULL_CHECK, first: in
     entries = {
         name: PackedEntry(dtype, tuple(shape), *place) for name, (dtype, shape, *place) in index["tensors"].items()
     }
-    for name, entry in entries.items():
-        if entry.start < 0 or entry.start % _ALIGN or entry.start + entry.nbytes + _ALIGN > data_bytes:
+    for name, (_, _, start, nbytes) in entries.items():
+        if start < 0 or start % _ALIGN or nbytes < 0 or start + nbytes + _ALIGN > data_bytes:
             raise BrokenPackedFileError(f"the place of {name} is outside it")
-    _check_chunks(mapping, data_bytes, index["digests"], full_check, first)
-    return PackedFile(mapping, MappingProxyType(entries))
+    return index["digests"], entries
 
 
 def _check_chunks(mapping: mmap.mmap, data_bytes: int, digests: list[str], full_check: int, first: int) -> None:
