@@ -1,4 +1,5 @@
 import errno
+import io
 import json
 from pathlib import Path
 
@@ -108,34 +109,35 @@ def test_a_foreign_file_of_brackets_is_not_touched(tmp_path):
     assert out.read_bytes() == b"[" * 100_000 + b"\n"
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
+class NearlyFull(io.FileIO):
+    """A disk with room for so many more bytes."""
+
+    room = 15
+
+    def write(self, data):
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = super().write(data[: self.room])
+        self.room -= written
+        return written
+
+
+@pytest.mark.parametrize("mode", ["wb", "ab"])
+def test_a_full_disk_leaves_whole_lines(tmp_path, mode):
     out = tmp_path / "out.jsonl"
+    if mode == "ab":
+        out.write_text('{"id": "0"}\n')
     with BatchWriter(out) as writer:
+        before = out.read_text()
+        writer._file.close()
+        writer._file = NearlyFull(out, mode)
         writer.write("1", {})
-        real_flush = writer._file.flush
-
-        class Full:
-            def __init__(self, file):
-                self.file = file
-
-            def tell(self):
-                return self.file.tell()
-
-            def write(self, text):
-                self.file.write(text[: len(text) // 2])
-                real_flush()
-                raise OSError(errno.ENOSPC, "No space left on device")
-
-            def flush(self):
-                real_flush()
-
-            def close(self):
-                self.file.close()
-
-        monkeypatch.setattr(writer, "_file", Full(writer._file))
-        with pytest.raises(DiskSpaceError, match="No space left"):
+        with pytest.raises(DiskSpaceError, match=r"out\.jsonl: cannot write the result: No space left on device"):
             writer.write("2", {})
-    assert out.read_text() == '{"id": "1"}\n'
+        writer._file.room = 12
+        writer.write("3", {})
+        writer._file.room = 1000
+    assert out.read_text() == before + '{"id": "1"}\n{"id": "3"}\n'
 
 
 def test_a_file_of_one_foreign_line_without_newline_is_not_touched(tmp_path):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from slipstream.errors import DiskSpaceError, RequestError, UsageError
 from slipstream.sampling.params import SamplingParams
@@ -105,11 +105,11 @@ class BatchWriter:
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         self.path = path
         self.done: dict[str, str | None] = {}
-        if overwrite or not path.exists():
-            self._file: TextIO = path.open("w", encoding="utf-8", errors=_JSON_ESCAPES)
-        else:
+        fresh = overwrite or not path.exists()
+        if not fresh:
             self._recover()
-            self._file = path.open("a", encoding="utf-8", errors=_JSON_ESCAPES)
+        # Not buffered: what a buffer could not write, closing the file would write once more, into the middle of it.
+        self._file = path.open("wb" if fresh else "ab", buffering=0)
 
     def _recover(self) -> None:
         keep = 0
@@ -137,13 +137,15 @@ class BatchWriter:
     def write(self, identifier: str, entry: Mapping[str, Any]) -> None:
         """Raises DiskSpaceError when the disk is full; the file then ends with a whole line."""
         text = json.dumps({"id": identifier, **entry}, ensure_ascii=False) + "\n"
+        rest = text.encode("utf-8", _JSON_ESCAPES)
         position = self._file.tell()
         try:
-            self._file.write(text)
-            self._file.flush()
+            while rest:
+                rest = rest[self._file.write(rest) :]
         except OSError as error:
             try:
-                os.truncate(self.path, position)
+                self._file.truncate(position)
+                self._file.seek(position)
             finally:
                 raise DiskSpaceError(
                     f"cannot write the result: {error.strerror}.",
