@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -224,6 +226,32 @@ class TestAsCompleted:
         next(results)
         llm.close()
         results.close()
+
+
+def test_a_stream_that_is_collected_inside_a_step_ends_after_it(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = ids(llm.generate("hello", GREEDY))
+    stream = llm.stream("abc", GREEDY)
+    next(stream)
+    execute = llm._core._runner.execute
+    left = []
+
+    def leaving(plan: StepPlan) -> StepResult:
+        if not left:
+            stream.close()  # as the collector does with a stream that is part of a cycle
+            left.append(set(llm._core.open_request_ids))
+        return execute(plan)
+
+    monkeypatch.setattr(llm._core, "_runner", SimpleNamespace(execute=leaving))
+    assert ids(llm.generate("hello", GREEDY)) == expected
+    assert [len(each) for each in left] == [2]
+
+
+def test_threads_take_turns(llm: LLM) -> None:
+    prompts = ["abc" * length for length in range(1, 7)]
+    expected = ids(llm.generate(prompts, GREEDY))
+    with ThreadPoolExecutor(4) as threads:
+        answers = threads.map(lambda _: [ids(llm.generate(prompts, GREEDY)) for _ in range(5)], range(4))
+        assert list(answers) == [[expected] * 5] * 4
 
 
 def test_interrupting_an_answer_stops_it_and_not_the_engine(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

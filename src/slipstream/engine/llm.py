@@ -11,6 +11,7 @@ from itertools import count
 from numbers import Integral
 from operator import index as as_index
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,7 +43,7 @@ class LLM:
 
     `model` is a pulled name, a file or a folder; every other keyword is a setting of `EngineOptions`
     (max_num_seqs, block_size, memory_utilization, ...). Unknown names raise ConfigError. A whole EngineOptions may
-    stand in the place of `model`. Not thread-safe, but streams may be read in turns.
+    stand in the place of `model`. Streams may be read in turns, and threads take turns step by step.
 
         with LLM("smollm2") as llm:
             [output] = llm.generate(["The sky is"], SamplingParams(temperature=0, max_tokens=16))
@@ -61,6 +62,8 @@ class LLM:
         self._engine: LoadedEngine | None = load_engine(options, cache_dir=cache_dir, progress=load_progress)
         self._ids = count()
         self._mailbox: dict[str, list[OutputDelta]] = {}  # given by the core, not yet taken by its stream
+        self._turn = Lock()  # held while the core works
+        self._left: deque[str] = deque()  # requests that nobody waits for any more, to be aborted
 
     # ---- answers ----
 
@@ -161,9 +164,7 @@ class LLM:
                         del open_outputs[request_id]
                         yield key, output
         finally:
-            for request_id in open_outputs:
-                core.abort(request_id)
-                self._mailbox.pop(request_id, None)
+            self._leave(open_outputs)
 
     def encode_chat(
         self,
@@ -275,21 +276,38 @@ class LLM:
                     return
                 self._step()
         finally:
-            for request_id in own:
-                core.abort(request_id)
-                self._mailbox.pop(request_id, None)
+            self._leave(own)
 
     def _try_add(self, request: GenerationRequest) -> bool:
         """False if the queue is full, so that a step has to be taken first."""
-        try:
-            self._core.add(request)
-        except QueueFullError:
-            return False
-        return True
+        with self._turn:
+            try:
+                self._core.add(request)
+            except QueueFullError:
+                return False
+            return True
 
     def _step(self) -> None:
-        for delta in self._core.step():
-            self._mailbox.setdefault(delta.request_id, []).append(delta)
+        with self._turn:
+            for delta in self._core.step():
+                self._mailbox.setdefault(delta.request_id, []).append(delta)
+            self._abort_left()
+
+    def _leave(self, request_ids: Iterable[str]) -> None:
+        """Abort requests, now or when the step under way is done: garbage collection can end a stream inside one."""
+        self._left.extend(request_ids)
+        if self._turn.acquire(blocking=False):
+            try:
+                self._abort_left()
+            finally:
+                self._turn.release()
+
+    def _abort_left(self) -> None:
+        while self._left:
+            request_id = self._left.popleft()
+            if self._engine is not None:
+                self._engine.core.abort(request_id)
+            self._mailbox.pop(request_id, None)
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
