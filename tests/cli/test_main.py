@@ -121,6 +121,12 @@ def test_a_defect_is_one_line_and_debug_shows_where(verb: Install, capsys: pytes
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_running_out_of_memory_is_no_defect(verb: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    verb(raising(MemoryError()))
+    assert main(["act"]) == ExitCode.RESOURCES
+    assert capsys.readouterr().err == "error: there is not enough memory.\n"
+
+
 def test_options_arguments_and_exit(verb: Install, capsys: pytest.CaptureFixture[str]) -> None:
     def act(name: str, times: Annotated[int, typer.Option(help="How often.")] = 1) -> None:
         """Does it."""

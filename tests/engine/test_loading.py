@@ -44,6 +44,15 @@ def test_the_plan_is_the_one_that_inspect_shows(tiny_folder: Path) -> None:
     assert (stats.kv_blocks_total, stats.max_num_seqs) == (40, 3)
 
 
+def test_memory_that_the_system_refuses_after_all(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError("std::bad_alloc")
+
+    monkeypatch.setattr("slipstream.engine.loading.KVStorage", refuse)
+    with pytest.raises(InsufficientMemoryError, match=r"refuses memory that seemed to be free \(std::bad_alloc\)"):
+        load_engine(options(tiny_folder))
+
+
 def test_every_decision_is_in_force(tiny_folder: Path) -> None:
     plan, _ = inspect_model(options(tiny_folder))
     for decision in plan.decisions:

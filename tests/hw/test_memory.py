@@ -29,6 +29,24 @@ def test_system_memory(tmp_path: Path, limits: CgroupLimits, expected: SystemMem
     assert read_system_memory(limits, write_tree(tmp_path, {"proc/meminfo": MEMINFO})) == expected
 
 
+LIMITS = "Limit               Soft Limit   Hard Limit   Units\nMax address space   {}   {}   bytes\n"
+
+
+@pytest.mark.parametrize(
+    ("soft", "size", "expected"),
+    [
+        ("unlimited", "1000 kB", SystemMemory(16_000_000 * KIB, 8_000_000 * KIB)),
+        (str(2**40), "1000 kB", SystemMemory(16_000_000 * KIB, 8_000_000 * KIB)),
+        (str(10_000_000 * KIB), "4000000 kB", SystemMemory(10_000_000 * KIB, 6_000_000 * KIB)),
+        (str(3000 * KIB), "4000 kB", SystemMemory(3000 * KIB, 0)),
+    ],
+)
+def test_a_limit_of_address_space_counts(tmp_path: Path, soft: str, size: str, expected: SystemMemory) -> None:
+    files = {"proc/meminfo": MEMINFO, "proc/self/limits": LIMITS.format(soft, "unlimited")}
+    root = write_tree(tmp_path, files | {"proc/self/status": f"VmSize:\t {size}\n"})
+    assert read_system_memory(CgroupLimits(), root) == expected
+
+
 @pytest.mark.parametrize("text", [None, "MemTotal: 5 kB\n", "MemTotal: 5 kB\nMemAvailable: many kB\n"])
 def test_system_memory_unknown(tmp_path: Path, text: str | None) -> None:
     if text is not None:

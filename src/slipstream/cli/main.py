@@ -63,6 +63,10 @@ def main(args: Sequence[str]) -> int:
         _show_traceback(debug)
         print(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}.", file=sys.stderr)
         return ExitCode.RESOURCES if error.errno in (errno.ENOSPC, errno.EDQUOT) else ExitCode.UNEXPECTED
+    except MemoryError:
+        _show_traceback(debug)
+        print("error: there is not enough memory.", file=sys.stderr)
+        return ExitCode.RESOURCES
     except Exception as error:  # noqa: BLE001 - the last resort: a user gets a sentence, not a traceback
         _show_traceback(debug)
         print(f"error: unexpected {type(error).__name__}: {error}", file=sys.stderr)

@@ -18,7 +18,7 @@ from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
 from slipstream.engine.runner import ModelRunner
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.settings import SchedulerSettings
-from slipstream.errors import ConfigError, TokenizerError
+from slipstream.errors import ConfigError, InsufficientMemoryError, TokenizerError
 from slipstream.features import Feature, require_working
 from slipstream.hub.store import packed_dir, resolve_model
 from slipstream.hw.info import HardwareInfo, read_hardware
@@ -90,9 +90,20 @@ def load_engine(
 
     cache_dir: where models are kept; by default SLIPSTREAM_CACHE_DIR, or else the user's cache folder.
 
-    Raises ModelError, UsageError or InsufficientMemoryError before anything sizeable is allocated.
+    Raises ModelError, UsageError or InsufficientMemoryError before anything sizeable is allocated, and the last also
+    when the system then refuses what had seemed to be free.
     """
-    cache_dir = cache_dir or read_environment().cache_dir
+    try:
+        return _load(options, cache_dir or read_environment().cache_dir, progress)
+    except MemoryError as error:
+        raise InsufficientMemoryError(
+            f"the system refuses memory that seemed to be free ({error}).",
+            where=options.model.model,
+            fix="Lower max_model_len, max_num_seqs or num_blocks, or raise the limits of this process (`ulimit -v`).",
+        ) from error
+
+
+def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | None) -> LoadedEngine:
     checkpoint = open_checkpoint(resolve_model(options.model.model, cache_dir))
     try:
         plan = _plan(options, checkpoint, read_hardware())

@@ -26,7 +26,10 @@ class ProcessMemory:
 
 
 def read_system_memory(limits: CgroupLimits, root: Path = Path("/")) -> SystemMemory:
-    """The machine's memory, or the share that `limits` leave. Raises ResourceError without /proc/meminfo."""
+    """The machine's memory, or the share that `limits` and the process's own limit of address space leave.
+
+    Raises ResourceError without /proc/meminfo.
+    """
     path = root / "proc/meminfo"
     fields = read_fields(read_text(path) or "")
     total, available = kilobytes(fields.get("MemTotal")), kilobytes(fields.get("MemAvailable"))
@@ -38,7 +41,21 @@ def read_system_memory(limits: CgroupLimits, root: Path = Path("/")) -> SystemMe
         total = min(total, limits.memory)
     if limits.memory_left is not None:
         available = min(available, limits.memory_left)
+    space = _address_space(root)
+    if space is not None:
+        total, available = min(total, space[0]), min(available, space[1])
     return SystemMemory(total, min(available, total))
+
+
+def _address_space(root: Path) -> tuple[int, int] | None:
+    """What `ulimit -v` lets this process map, and what is left of it; None without such a limit."""
+    for line in (read_text(root / "proc/self/limits") or "").splitlines():
+        name, _, values = line.partition("Max address space")
+        soft = values.split()[:1]
+        if not name and soft and soft[0].isdigit():
+            mapped = kilobytes(read_fields(read_text(root / "proc/self/status") or "").get("VmSize"))
+            return int(soft[0]), max(0, int(soft[0]) - (mapped or 0))
+    return None
 
 
 def process_memory(root: Path = Path("/")) -> ProcessMemory:
