@@ -58,6 +58,8 @@ def test_set_changes_and_checks_the_parameters(conversation: Conversation):
         run_command(conversation, "/set temprature 1")
     with pytest.raises(InvalidParamsError, match="not a number"):
         run_command(conversation, "/set top_p high")
+    with pytest.raises(InvalidParamsError, match="not a number"):
+        run_command(conversation, "/set top_p " + "[" * 100_000)
     assert conversation.params.temperature == 0
 
 

@@ -210,6 +210,11 @@ class TestBatch:
         assert code == 0
         assert target.read_text() != before
 
+    def test_the_output_must_be_a_file(self, run, source):
+        code, _, err = run("--batch", str(source), "--output", "/")
+        assert code == 2
+        assert "--output must name a file" in err
+
     def test_the_output_may_not_be_the_input(self, run, source):
         before = source.read_bytes()
         code, _, err = run("--batch", str(source), "--output", str(source))

@@ -157,6 +157,16 @@ def test_a_reader_that_goes_away_is_no_noise(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def test_streams_that_the_caller_closed_are_done_without() -> None:
+    program = (
+        "import os; os.closerange(0, 3); import sys; sys.stdin = sys.stdout = sys.stderr = None; sys.argv[1:] = {};"
+    )
+    program += " from slipstream.cli.main import run; run()"
+    for arguments, code in ((["--version"], 0), (["--nothing"], 2)):
+        done = subprocess.run([sys.executable, "-c", program.format(arguments)], check=False)
+        assert done.returncode == code
+
+
 def test_every_verb_of_the_table_is_there() -> None:
     from importlib import import_module
 

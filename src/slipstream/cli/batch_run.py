@@ -37,6 +37,8 @@ def run_batch(
     """
     if target is None:
         raise UsageError("--batch needs --output FILE.")
+    if not target.name:
+        raise UsageError("--output must name a file.", where=str(target))
     if source.resolve() == target.resolve():
         raise UsageError("--batch and --output name the same file.", where=str(source))
     SamplingParams.from_mapping(defaults)

@@ -87,8 +87,8 @@ def _set(conversation: Conversation, argument: str) -> Reply:
         raise InvalidParamsError(f"{name!r} cannot be set here.{_nearest(name, _SETTABLE)}", where="/set")
     try:
         value: Any = None if text.lower() in ("", "none") else json.loads(text)
-    except ValueError as error:
-        raise InvalidParamsError(f"{text!r} is not a number.", where=f"/set {name}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidParamsError(f"{text!r:.80} is not a number.", where=f"/set {name}") from error
     conversation.params = replace(conversation.params, **dict[str, Any]({name: value}))
     return Reply(f"{name} = {value}")
 

@@ -22,6 +22,9 @@ def run() -> NoReturn:
     """Entry point of the console script."""
     # Loading makes hundreds of thousands of small objects that stay; looking for garbage among them finds none.
     gc.set_threshold(100_000, 20, 50)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the caller closed it
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  until the process ends
     sys.exit(main(sys.argv[1:]))
 
 
