@@ -179,6 +179,7 @@ def test_half_size_cache_holds_twice_the_sequences() -> None:
         ({"backend": "triton"}, r"\[model\] backend: triton is not available here \(available: reference\)"),
         ({"backends": ()}, r"\[model\] backend: auto is not available here \(available: none\)"),
         ({"dtype": "bfloat16"}, r"\[model\] dtype: backend reference computes in float32 only, got bfloat16"),
+        ({"backends": ("cpu",), "dtype": "float16"}, r"dtype: backend cpu computes in float32 only, got float16"),
         ({"max_model_len": 2049}, r"\[model\] max_model_len: is 2049, but the model was made for 2048 positions"),
         (
             {"enable_chunked_prefill": False, "max_prefill_chunk": 8},

@@ -179,9 +179,9 @@ def _dtype(name: str, asked: str, backend: str) -> tuple[str, str]:
         return "float16", "what backend cpu keeps"
     if asked == "auto":
         return "float32", f"what backend {backend} computes in"
-    if backend == "reference" and name == "dtype" and asked != "float32":
+    if name == "dtype" and asked != "float32":
         raise ConfigError(
-            f"backend reference computes in float32 only, got {asked}.",
+            f"backend {backend} computes in float32 only, got {asked}.",
             where="[model] dtype",
             fix='Leave it at "auto".',
         )
