@@ -1,11 +1,12 @@
-"""Quality of a backend against another on real text: perplexity, KL divergence, top-1 agreement.
+"""Quality of backends and of llama.cpp against one backend on real text: perplexity, KL divergence, top-1 agreement.
 
-    python -m benchmarks.quality MODEL TEXT [--backend cpu] [--against reference] [--kv-dtype float32] [--windows 8]
-        [--length 512] [--json]
+    python -m benchmarks.quality MODEL TEXT [--of cpu,llama.cpp] [--against reference] [--kv-dtype float32]
+        [--windows 8] [--length 512] [--json]
 
-The text is cut into windows of `length` tokens. Both backends run the same file over the same tokens with an empty
-cache; the backend's is of type `kv-dtype`, the other's float32. Every position but the last of a window predicts the
-next token. KL is KL(against || backend), natural log.
+The text is cut into windows of `length` tokens. All run the same file over the same tokens with an empty cache; that of
+our backends is of type `kv-dtype`, llama.cpp's of the same type, the one they are held against float32. Every position
+but the last of a window predicts the next token. KL is KL(against || one), natural log. Agreement comes with the
+half-width of its 95 % interval (normal approximation): a few hundred positions say little about the last percent.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import argparse
 import json
 import math
 import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.peers import ENGINES, Worker
 from slipstream.engine.batcher import build_batch
 from slipstream.engine.plan import PlanRow, RowSampling, StepPlan
 from slipstream.engine.runner import ForwardModel
@@ -56,10 +61,30 @@ class Scorer:
         sampling = RowSampling(SamplingParams(), 0, len(tokens), ())
         row = PlanRow("window", tuple(tokens), 0, self._blocks, 0, len(tokens), False, sampling)
         batch = build_batch(StepPlan(1, (row,)), BLOCK)
-        logits = self._kernels.to_numpy(self._model(batch, self._kv)).astype(np.float64)
-        logits -= logits.max(axis=1, keepdims=True)
-        logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        return logits
+        return log_softmax(self._kernels.to_numpy(self._model(batch, self._kv)))
+
+
+class LlamaCppScorer:
+    """The same, computed by llama.cpp in its own environment (`make peers`)."""
+
+    def __init__(self, path: Path, length: int, kv_dtype: str, folder: Path) -> None:
+        [spec] = [spec for spec in ENGINES if spec.name == "llama.cpp"]
+        self._worker = Worker(spec, folder / "llama.cpp.log")
+        self._out = folder / "logits.npy"
+        self._worker.call(
+            {"load": {"model": str(path), "threads": 2, "max_tokens": length, "max_seqs": 1, "kv_dtype": kv_dtype}}
+        )
+
+    def __call__(self, tokens: list[int]) -> NDArray[np.float64]:
+        self._worker.call({"logits": {"prompt": tokens, "out": str(self._out)}})
+        return log_softmax(np.load(self._out))
+
+
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    scores = logits.astype(np.float64)
+    scores -= scores.max(axis=1, keepdims=True)
+    scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    return scores
 
 
 def tokenizer_of(path: Path) -> Tokenizer:
@@ -72,60 +97,84 @@ def tokenizer_of(path: Path) -> Tokenizer:
         checkpoint.close()
 
 
-def compare(
-    path: Path, text: str, names: tuple[str, str], num_windows: int, length: int, kv_dtype: str = "float32"
-) -> dict[str, Any]:
+@dataclass
+class Tally:
+    loss: float = 0.0
+    agreed: int = 0
+    divergences: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def add(self, ours: NDArray[np.float64], theirs: NDArray[np.float64], targets: list[int]) -> None:
+        self.loss -= float(ours[np.arange(len(targets)), targets].sum())
+        self.agreed += int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
+        self.divergences.append((np.exp(theirs) * (theirs - ours)).sum(axis=1))
+
+    def summary(self, positions: int, reference_loss: float) -> dict[str, float]:
+        kl = np.concatenate(self.divergences)
+        agreement = self.agreed / positions
+        return {
+            "perplexity": math.exp(self.loss / positions),
+            "perplexity_ratio": math.exp((self.loss - reference_loss) / positions),
+            "kl_mean": float(kl.mean()),
+            "kl_p99": float(np.quantile(kl, 0.99)),
+            "top1_agreement": agreement,
+            "top1_agreement_within": 1.96 * math.sqrt(agreement * (1 - agreement) / positions),
+        }
+
+
+def text_windows(path: Path, text: str, num_windows: int, length: int) -> list[list[int]]:
     tokenizer = tokenizer_of(path)
     ids = tokenizer.encode(text[: num_windows * length * 8], add_special_tokens=False)
     prefix = [tokenizer.bos_token_id] if tokenizer.adds_bos and tokenizer.bos_token_id is not None else []
     step = length - len(prefix)
     windows = [prefix + ids[i * step : (i + 1) * step] for i in range(num_windows)]
-    windows = [window for window in windows if len(window) == length]
-    scorer, against = Scorer(path, names[0], length, kv_dtype), Scorer(path, names[1], length)
-    loss = dict.fromkeys(names, 0.0)
-    divergences: list[NDArray[np.float64]] = []
-    agreed = positions = 0
+    return [window for window in windows if len(window) == length]
+
+
+def compare(
+    windows: list[list[int]], scorers: dict[str, Callable[[list[int]], NDArray[np.float64]]], against: str
+) -> dict[str, Any]:
+    """`scorers` by name; `against` names the one that the others are held against."""
+    tallies = {name: Tally() for name in scorers}
+    positions = 0
     for number, window in enumerate(windows):
-        ours, theirs = scorer(window)[:-1], against(window)[:-1]
-        targets = window[1:]
-        at = np.arange(len(targets))
-        loss[names[0]] -= float(ours[at, targets].sum())
-        loss[names[1]] -= float(theirs[at, targets].sum())
-        divergences.append((np.exp(theirs) * (theirs - ours)).sum(axis=1))
-        agreed += int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
+        theirs, targets = scorers[against](window)[:-1], window[1:]
+        for name, scorer in scorers.items():
+            tallies[name].add(theirs if name == against else scorer(window)[:-1], theirs, targets)
         positions += len(targets)
         print(f"window {number + 1} of {len(windows)}", file=sys.stderr, flush=True)
-    kl = np.concatenate(divergences)
-    perplexity = {name: math.exp(value / positions) for name, value in loss.items()}
-    return {
-        "positions": positions,
-        "perplexity": perplexity,
-        "perplexity_ratio": perplexity[names[0]] / perplexity[names[1]],
-        "kl_mean": float(kl.mean()),
-        "kl_p99": float(np.quantile(kl, 0.99)),
-        "top1_agreement": agreed / positions,
-    }
+    base = tallies[against].loss
+    return {"positions": positions, "of": {name: tally.summary(positions, base) for name, tally in tallies.items()}}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("model")
     parser.add_argument("text", type=Path)
-    parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--of", default="cpu", help="comma-separated: backends, and llama.cpp")
     parser.add_argument("--against", default="reference")
-    parser.add_argument("--kv-dtype", default="float32", choices=("float32", "float16", "bfloat16"))
+    parser.add_argument("--kv-dtype", default="float32", choices=("float32", "float16"))
     parser.add_argument("--windows", type=int, default=8)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    names = (args.backend, args.against)
-    text = args.text.read_text("utf-8")
-    result = compare(resolve_model(args.model), text, names, args.windows, args.length, args.kv_dtype)
+    path = resolve_model(args.model)
+    windows = text_windows(path, args.text.read_text("utf-8"), args.windows, args.length)
+    with tempfile.TemporaryDirectory() as folder:
+        scorers: dict[str, Callable[[list[int]], NDArray[np.float64]]] = {
+            args.against: Scorer(path, args.against, args.length)
+        }
+        for name in args.of.split(","):
+            if name == "llama.cpp":
+                scorers[name] = LlamaCppScorer(path, args.length, args.kv_dtype, Path(folder))
+            else:
+                scorers[name] = Scorer(path, name, args.length, args.kv_dtype)
+        result = compare(windows, scorers, args.against)
     if args.json:
         print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:<18} {value}")
+        return
+    print(f"{result['positions']} positions")
+    for name, figures in result["of"].items():
+        print(f"{name:<10} " + "  ".join(f"{key} {value:.4f}" for key, value in figures.items()))
 
 
 if __name__ == "__main__":

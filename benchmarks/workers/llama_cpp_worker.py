@@ -18,7 +18,7 @@ class LlamaCpp:
     name = "llama.cpp"
     version = llama_cpp.__version__
 
-    def load(self, model: str, threads: int, max_tokens: int, max_seqs: int) -> None:
+    def load(self, model: str, threads: int, max_tokens: int, max_seqs: int, kv_dtype: str = "float16") -> None:
         llama_cpp.llama_backend_init()
         self._model = llama_cpp.llama_model_load_from_file(model.encode(), llama_cpp.llama_model_default_params())
         self._vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
@@ -29,6 +29,9 @@ class LlamaCpp:
         params.n_seq_max = max_seqs
         params.n_threads = params.n_threads_batch = threads
         params.kv_unified = True
+        params.type_k = params.type_v = {"float16": llama_cpp.GGML_TYPE_F16, "float32": llama_cpp.GGML_TYPE_F32}[
+            kv_dtype
+        ]
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
             raise RuntimeError("llama.cpp made no context")
@@ -52,6 +55,19 @@ class LlamaCpp:
             self._run()
             last = [self._greedy(sequence) for sequence in range(len(prompts))]
         return perf_counter() - started, steps * len(prompts)
+
+    def logits(self, prompt: list[int], out: str) -> tuple[float, int]:
+        """Of every position of one prompt, saved to `out` as float32 [tokens, vocab]."""
+        self._clear()
+        started = perf_counter()
+        self._start()
+        for position, token in enumerate(prompt):
+            self._add(token, position, 0, True)
+        self._run()
+        seconds = perf_counter() - started
+        rows = llama_cpp.llama_get_logits(self._context)
+        np.save(out, np.ctypeslib.as_array(rows, (len(prompt), self._vocab)))
+        return seconds, len(prompt)
 
     def _clear(self) -> None:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), False)

@@ -5,9 +5,11 @@ A worker imports nothing of Slipstream but this file, so that it runs in the env
     -> {"load": {"model": PATH, "threads": N, "max_tokens": M, "max_seqs": S}}   <- {"ready": NAME, "version": TEXT}
     -> {"prefill": {"prompts": [[ids]]}}                   <- {"seconds": T, "tokens": N}
     -> {"decode": {"prompts": [[ids], ...], "steps": K}}   <- {"seconds": T, "tokens": N}
+    -> {"logits": {"prompt": [ids], "out": PATH.npy}}      <- {"seconds": T, "tokens": N}
 
 `prefill` times the prompts' forward passes up to the first token of each. `decode` times K greedy steps of the whole
 batch after an untimed prefill; end-of-sequence is ignored. `tokens` counts what was really computed in the timed part.
+`logits`, which only benchmarks/quality.py asks for and only llama.cpp's worker answers, saves float32 [tokens, vocab].
 """
 
 from __future__ import annotations
