@@ -12,12 +12,15 @@ SlipstreamError                     exit code 1
 │   └── ChatTemplateError
 ├── RequestError                    4   one request; never harms another
 │   ├── InvalidParamsError
-│   └── ContextLengthError
+│   ├── ContextLengthError
+│   ├── OverloadedError                 come back later
+│   └── DeadlineError                   it could not end in its time
 ├── ResourceError                   5
 │   ├── InsufficientMemoryError
 │   └── DiskSpaceError
 ├── DownloadError                   6
 └── EngineError                     7   the engine stopped or was closed
+    └── EngineUnavailableError          it starts or restarts; come back later
 
 An error says what was wrong, where, and what to do.
 """
@@ -117,6 +120,26 @@ class ContextLengthError(RequestError):
         )
 
 
+class OverloadedError(RequestError):
+    """The queue is full. `retry_after`: seconds after which there should be room; None while nothing is measured."""
+
+    def __init__(
+        self, what: str, *, where: str | None = None, fix: str | None = None, retry_after: float | None = None
+    ) -> None:
+        self.retry_after = retry_after
+        super().__init__(what, where=where, fix=fix)
+
+
+class DeadlineError(RequestError):
+    """The request cannot end before its deadline. `retry_after`: seconds after which it might; None if never."""
+
+    def __init__(
+        self, what: str, *, where: str | None = None, fix: str | None = None, retry_after: float | None = None
+    ) -> None:
+        self.retry_after = retry_after
+        super().__init__(what, where=where, fix=fix)
+
+
 class ResourceError(SlipstreamError):
     exit_code = 5
 
@@ -135,3 +158,13 @@ class DownloadError(SlipstreamError):
 
 class EngineError(SlipstreamError):
     exit_code = 7
+
+
+class EngineUnavailableError(EngineError):
+    """The engine is starting or restarting. `retry_after`: seconds after which it should be ready; None: not known."""
+
+    def __init__(
+        self, what: str, *, where: str | None = None, fix: str | None = None, retry_after: float | None = None
+    ) -> None:
+        self.retry_after = retry_after
+        super().__init__(what, where=where, fix=fix)

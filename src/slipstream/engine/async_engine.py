@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any
 
 from slipstream.config.types import EngineOptions
 from slipstream.engine.core import EngineCore
+from slipstream.engine.info import bare_info, engine_info
 from slipstream.engine.loading import engine_options, load_engine
 from slipstream.engine.outputs import OutputDelta
-from slipstream.engine.protocol import EngineStats, GenerationRequest
+from slipstream.engine.protocol import EngineInfo, EngineStats, GenerationRequest
+from slipstream.engine.timeline import RequestTimeline
 from slipstream.errors import EngineError, RequestError, SlipstreamError
 from slipstream.text.tokenizer import Tokenizer
 
@@ -56,8 +59,9 @@ class AsyncEngine:
     step under way.
     """
 
-    def __init__(self, core: EngineCore) -> None:
+    def __init__(self, core: EngineCore, info: EngineInfo | None = None) -> None:
         self._core = core
+        self._info = info or bare_info(core)
         self._inbox: queue.SimpleQueue[_Add | _Abort | _Close] = queue.SimpleQueue()
         self._streams: dict[str, _Stream] = {}  # touched by the engine thread only
         self._stats = core.stats()
@@ -71,7 +75,18 @@ class AsyncEngine:
     @classmethod
     def load(cls, model: str | EngineOptions, *, cache_dir: Path | None = None, **settings: Any) -> AsyncEngine:
         """Load a model, named and set as for `LLM`; blocks until it is ready. Raises as `load_engine` does."""
-        return cls(load_engine(engine_options(model, settings), cache_dir=cache_dir).core)
+        started = time.monotonic()
+        loaded = load_engine(engine_options(model, settings), cache_dir=cache_dir)
+        load_time = time.monotonic() - started
+        return cls(loaded.core, engine_info(loaded, load_time=load_time, warm_up_time=0.0))
+
+    @property
+    def ready(self) -> bool:
+        return not self._closed and self._failure is None and self._thread.is_alive()
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -105,6 +120,9 @@ class AsyncEngine:
     def stats(self) -> EngineStats:
         """As of the last step."""
         return self._stats
+
+    async def timeline(self, request_id: str) -> RequestTimeline | None:
+        return self._core.timeline(request_id)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._stop)

@@ -12,9 +12,11 @@ from slipstream.engine.completion import Completion, TextAssembler
 from slipstream.engine.outputs import OutputDelta
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.protocol import EngineStats, GenerationRequest
+from slipstream.engine.recorder import TimelineRecorder
 from slipstream.engine.request import SEED_RANGE, Request, make_children, make_request
 from slipstream.engine.runner import Runner
 from slipstream.engine.scheduler import RequestUpdate, Scheduler
+from slipstream.engine.timeline import RequestTimeline
 from slipstream.errors import EngineError, InvalidParamsError
 from slipstream.sampling.params import SamplingParams
 from slipstream.text.tokenizer import Tokenizer
@@ -36,7 +38,7 @@ class EngineCore:
 
     Not thread-safe: one caller at a time. `tokenizer` may be None: then there is no text, and stop strings are
     refused. `clock` gives seconds and never goes back. `seed`: where requests without a seed draw theirs from, in the
-    order of `add`; None: from the system.
+    order of `add`; None: from the system. `recorder` keeps timelines; None: nobody does.
 
     A KeyboardInterrupt while the runner works takes the step back, and the engine can go on. An exception that strikes
     while results are being recorded leaves them half recorded: every later `add` and `step` then raises EngineError.
@@ -53,6 +55,7 @@ class EngineCore:
         eos_token_ids: Sequence[int] = (),
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        recorder: TimelineRecorder | None = None,
     ) -> None:
         self.max_model_len = max_model_len
         self.vocab_size = vocab_size
@@ -61,6 +64,7 @@ class EngineCore:
         self._tokenizer = tokenizer
         self._eos_token_ids = tuple(eos_token_ids)
         self._clock = clock
+        self._recorder = recorder
         self._seeds = None if seed is None else random.Random(seed)
         self._completions: dict[str, Completion] = {}  # unfinished, by scheduler request id
         self._children: dict[str, list[str]] = {}  # caller's request id -> scheduler request ids, unfinished
@@ -113,6 +117,8 @@ class EngineCore:
             for each, completion in zip(requests, completions, strict=True):
                 self._completions[each.id] = completion
                 self._scheduler.add(each)
+            if self._recorder is not None:
+                self._recorder.added(request, requests)
             self._totals.prompt_tokens += sum(each.num_prompt_tokens for each in requests)
 
     def abort(self, request_id: str) -> list[OutputDelta]:
@@ -141,7 +147,10 @@ class EngineCore:
             with self._recording():
                 return self._fail(plan, error)
         with self._recording():
-            deltas = self._deltas(self._scheduler.apply(plan, result, self._clock()))
+            now = self._clock()
+            if self._recorder is not None:
+                self._recorder.stepped(plan, started, now - started)
+            deltas = self._deltas(self._scheduler.apply(plan, result, now))
             self._totals.steps += 1
             self._totals.step_time += self._clock() - started
             self._totals.forward_time += result.timing.forward
@@ -167,6 +176,10 @@ class EngineCore:
             step_time=totals.step_time,
             forward_time=totals.forward_time,
         )
+
+    def timeline(self, request_id: str) -> RequestTimeline | None:
+        """Of a finished request; None if timelines are off, or it is unknown or forgotten."""
+        return None if self._recorder is None else self._recorder.timeline(request_id)
 
     def check_integrity(self) -> None:
         """Prove that every KV block is free, cached or owned exactly as counted."""
@@ -258,6 +271,8 @@ class EngineCore:
     def _close(self, completion: Completion) -> None:
         self._totals.finished += 1
         self._totals.cached_tokens += completion.request.stats.cached_tokens
+        if self._recorder is not None:
+            self._recorder.ended(completion.request, completion.parent_id, completion.num_tokens)
         del self._completions[completion.request.id]
         siblings = self._children[completion.parent_id]
         siblings.remove(completion.request.id)

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from slipstream.engine.outputs import CompletionStats, OutputDelta
-from slipstream.engine.protocol import EngineStats, GenerationRequest
+from slipstream.engine.protocol import EngineInfo, EngineStats, GenerationRequest
+from slipstream.engine.timeline import RequestTimeline
 from slipstream.errors import EngineError, RequestError
 
 
@@ -35,6 +36,15 @@ class EchoEngine:
         self._closed = False
         self._num_output_tokens = 0
         self._num_finished = 0
+        self._timelines: dict[str, RequestTimeline] = {}
+
+    @property
+    def ready(self) -> bool:
+        return not self._closed
+
+    @property
+    def info(self) -> EngineInfo:
+        return EngineInfo(model="echo", max_model_len=1 << 20, vocab_size=1 << 20)
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[OutputDelta]:
         if self._closed:
@@ -88,6 +98,9 @@ class EchoEngine:
             num_output_tokens=self._num_output_tokens,
             num_finished=self._num_finished,
         )
+
+    async def timeline(self, request_id: str) -> RequestTimeline | None:
+        return self._timelines.get(request_id)
 
     async def close(self) -> None:
         self._closed = True

@@ -15,6 +15,7 @@ from slipstream.engine.core import EngineCore
 from slipstream.engine.grants import MAX_PROMPT_LOGITS
 from slipstream.engine.memory import MemoryPlan, plan_memory
 from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
+from slipstream.engine.recorder import TimelineRecorder
 from slipstream.engine.runner import ModelRunner
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.settings import SchedulerSettings
@@ -133,6 +134,7 @@ def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | N
         max_model_len=plan.options.max_model_len,
         eos_token_ids=tokenizer.eos_token_ids,
         seed=plan.options.seed,
+        recorder=TimelineRecorder(),
     )
     return LoadedEngine(plan, core, tokenizer)
 

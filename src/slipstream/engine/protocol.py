@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from slipstream.config.decision import Decision
 from slipstream.engine.outputs import OutputDelta
+from slipstream.engine.timeline import RequestTimeline
 from slipstream.sampling.params import SamplingParams
 
 
@@ -16,7 +18,7 @@ class GenerationRequest:
 
     `request_id` may be used again once the request has ended; while one with n > 1 runs, so do ID/1 ... ID/(n - 1).
     `priority`: lower is more important. `timeout`: seconds from arrival to the end. `cache_salt` separates
-    the prefix caches of tenants.
+    the prefix caches of tenants. `tenant`: on whose account it runs; tenants that wait get equal shares.
     """
 
     request_id: str
@@ -26,6 +28,23 @@ class GenerationRequest:
     priority: int = 0
     timeout: float | None = None
     cache_salt: str | None = None
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What is in force; fixed once the engine is ready, but for `pid` and the times after a restart."""
+
+    model: str  # as it was named
+    max_model_len: int
+    vocab_size: int
+    family: str = ""
+    path: str = ""
+    decisions: tuple[Decision, ...] = ()  # every setting: asked, effective, why
+    warnings: tuple[str, ...] = ()  # of loading
+    load_time: float = 0.0  # seconds, warm-up excluded
+    warm_up_time: float = 0.0  # seconds
+    pid: int = 0  # of the process that computes
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +68,10 @@ class EngineStats:
     max_num_seqs: int = 0  # in force now
     step_time: float = 0.0  # seconds, all steps
     forward_time: float = 0.0  # seconds inside the model
+    num_queued_tokens: int = 0  # prompt tokens of the waiting requests
+    num_shed: int = 0  # ended or refused because their deadline could not be met
+    num_restarts: int = 0  # of the engine's process
+    warm_up_time: float = 0.0  # seconds, before the engine was ready
 
     @property
     def kv_usage(self) -> float:
@@ -59,13 +82,26 @@ class Engine(Protocol):
     """Lifecycle: usable once constructed; `close` may be called twice; after it `generate` raises EngineError.
 
     `generate` validates before any work and raises RequestError; the stream ends after a delta with a
-    finish reason for each of the n completions. Leaving the stream early aborts the request.
+    finish reason for each of the n completions. Leaving the stream early aborts the request. OverloadedError,
+    DeadlineError and EngineUnavailableError carry `retry_after`. All of these come before the first delta.
     """
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be taken now: started, warmed up, not broken, not closed."""
+        ...
+
+    @property
+    def info(self) -> EngineInfo: ...
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[OutputDelta]: ...
 
     async def abort(self, request_id: str) -> None: ...
 
     def stats(self) -> EngineStats: ...
+
+    async def timeline(self, request_id: str) -> RequestTimeline | None:
+        """Where the time of a finished request went. None: unknown, not finished, or too many have finished since."""
+        ...
 
     async def close(self) -> None: ...

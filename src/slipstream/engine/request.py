@@ -34,6 +34,7 @@ class RequestStats:
     first_token: float | None = None
     finished: float | None = None
     preemptions: int = 0
+    preempted_steps: list[int] = field(default_factory=list)  # numbers of the first steps without it
     cached_tokens: int = 0  # prompt tokens not computed for this request when it first ran
     draft_tokens: int = 0
     accepted_tokens: int = 0

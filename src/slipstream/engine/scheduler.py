@@ -294,6 +294,7 @@ class Scheduler:
         if request.lacks_prompt_logprobs:
             request.prompt_logprobs.clear()  # collected again from the start: rows carry no offset into them
         request.stats.preemptions += 1
+        request.stats.preempted_steps.append(self._step + 1)
         request.protected |= request.stats.preemptions >= self.settings.max_preemptions
         request.status = RequestStatus.PREEMPTED
         self._queue.push(request)
