@@ -55,6 +55,14 @@ class EngineNumbers(Protocol):
     @property
     def max_num_seqs(self) -> int: ...
     @property
+    def num_queued_tokens(self) -> int: ...
+    @property
+    def num_shed(self) -> int: ...
+    @property
+    def num_restarts(self) -> int: ...
+    @property
+    def warm_up_time(self) -> float: ...
+    @property
     def step_time(self) -> float: ...
     @property
     def forward_time(self) -> float: ...
@@ -128,7 +136,6 @@ class ServingMetrics(Collector):
             prefixes=OWN,
         )
         self.rejected = Counter("requests_rejected", "Requests refused, by kind of error.", ["error"], prefixes=OWN)
-        self.engine_restarts = Counter("engine_restarts", "Starts of the engine after the first.", prefixes=OWN)
         self.backpressure_aborts = Counter(
             "stream_backpressure_aborts", "Requests ended because their reader was too slow.", prefixes=OWN
         )
@@ -190,10 +197,17 @@ class ServingMetrics(Collector):
         ):
             yield Reading(name, text, total, counter=True)
         for name, text, seconds in (
+            ("engine_restarts", "Starts of the engine after the first.", float(stats.num_restarts)),
+            ("requests_shed", "Requests whose deadline could not be met.", float(stats.num_shed)),
             ("engine_steps", "Steps of the engine.", float(stats.num_steps)),
             ("engine_step_seconds", "Time in steps.", stats.step_time),
             ("engine_forward_seconds", "Time in steps inside the model.", stats.forward_time),
         ):
             yield Reading(name, text, seconds, counter=True, prefixes=OWN)
-        yield Reading("max_num_seqs", "Requests that may run at once, now.", stats.max_num_seqs, prefixes=OWN)
-        yield Reading("engine_ready", "1 while the engine takes requests.", self._ready(), prefixes=OWN)
+        for name, text, now in (
+            ("max_num_seqs", "Requests that may run at once, now.", float(stats.max_num_seqs)),
+            ("num_queued_tokens", "Prompt tokens of the requests that wait.", float(stats.num_queued_tokens)),
+            ("engine_ready", "1 while the engine takes requests.", float(self._ready())),
+            ("engine_warm_up_seconds", "What warming up took before the engine was ready.", stats.warm_up_time),
+        ):
+            yield Reading(name, text, now, prefixes=OWN)
