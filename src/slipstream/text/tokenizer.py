@@ -32,6 +32,8 @@ TURN_END_TOKENS: tuple[str, ...] = (
 )
 """Control tokens that end an answer in the families in use; files often name only one of a model's several."""
 
+_PLACEHOLDER = "\ufdef"  # a noncharacter: it stands for nothing and occurs in no text
+
 
 class Tokenizer:
     """A tokenizer with its special tokens and chat templates; immutable, so threads may share it.
@@ -152,9 +154,12 @@ class Tokenizer:
             ids = ids + suffix
         return ids
 
-    def encode_chat(self, rendered: str) -> list[int]:
-        """Token ids of a rendered chat template: one BOS, whether the template wrote none, one or two; no suffix."""
-        ids = self._ids_of(rendered, True)
+    def encode_chat(self, rendered: str, *, mark: str | None = None) -> list[int]:
+        """Token ids of a rendered chat template: one BOS, whether the template wrote none, one or two; no suffix.
+
+        `mark`, a character that is dropped, breaks up spellings of special tokens that are to stay text.
+        """
+        ids = self._ids_of(rendered, True) if mark is None else self._ids_of_marked(rendered, mark)
         if not self.adds_bos:
             return ids
         bos = self._bos_token_id
@@ -198,24 +203,50 @@ class Tokenizer:
         return begins_with_bos or ids[: len(self._prefix_ids)] == self._prefix_ids
 
     def _ids_of(self, text: str, parse_special: bool) -> list[int]:
-        if not isinstance(text, str):
-            raise InvalidParamsError(f"text to tokenize must be a string, not {type(text).__name__}.")
         backend = self._backend if parse_special else self._literal_backend
-        try:
-            return backend.encode(text, add_special_tokens=False).ids
-        except (UnicodeEncodeError, TypeError) as error:
-            position = _lone_surrogate(text)
-            if position is None:
-                raise
-            raise InvalidParamsError(
-                f"the text has half a surrogate pair (U+{ord(text[position]):04X}) at character {position}, "
-                "which is no valid Unicode text.",
-                fix="Decode the input as UTF-8 with errors='strict' or 'replace'.",
-            ) from error
+        return list(_encoded(backend, text).ids)
+
+    def _ids_of_marked(self, text: str, mark: str) -> list[int]:
+        """Special tokens that are spelled out whole in the marked text stand in it as one placeholder each, so that
+        one pass of the literal backend cuts the text between them exactly as it would be cut between the tokens."""
+        if _PLACEHOLDER in text:
+            raise InvalidParamsError(f"the text has the noncharacter U+{ord(_PLACEHOLDER):04X}.", fix="Leave it out.")
+        found = _encoded(self._backend, text)
+        special: list[int] = []
+        kept: list[str] = []
+        done = 0
+        for token_id, (start, end) in zip(found.ids, found.offsets, strict=True):
+            if token_id in self._special_ids and text[start:end].strip() == self.id_to_token(token_id):
+                kept += [text[done:start], _PLACEHOLDER]
+                special.append(token_id)
+                done = end
+        plain = "".join([*kept, text[done:]]).replace(mark, "")
+        backend, placeholder = self._placeholder_backend
+        rest = iter(special)
+        literal = _encoded(backend, plain).ids
+        for token_id in self._special_ids.intersection(literal):
+            # A Unigram model has its control tokens among its pieces, so that it finds them in any text.
+            if (spelling := self._text_of(token_id)) in plain:
+                raise InvalidParamsError(
+                    f"the text spells the control token {spelling!r}, which this tokenizer cannot read as text."
+                )
+        return [next(rest) if token_id == placeholder else token_id for token_id in literal]
 
     @cached_property
     def _literal_backend(self) -> tokenizers.Tokenizer:
         """The same model (shared, not copied) that does not look for special tokens in the text."""
+        return self._literal()
+
+    @cached_property
+    def _placeholder_backend(self) -> tuple[tokenizers.Tokenizer, int]:
+        """A literal backend with one more token, and that token's id."""
+        backend = self._literal()
+        backend.add_tokens([tokenizers.AddedToken(_PLACEHOLDER, normalized=False)])
+        placeholder = backend.token_to_id(_PLACEHOLDER)
+        assert placeholder is not None
+        return backend, placeholder
+
+    def _literal(self) -> tokenizers.Tokenizer:
         literal = tokenizers.Tokenizer(self._backend.model)
         if self._backend.normalizer is not None:
             literal.normalizer = self._backend.normalizer
@@ -228,6 +259,22 @@ class Tokenizer:
             raise TokenizerError("the ids of the added tokens have gaps, so they cannot be told from plain text.")
         literal.encode_special_tokens = True
         return literal
+
+
+def _encoded(backend: tokenizers.Tokenizer, text: str) -> tokenizers.Encoding:
+    if not isinstance(text, str):
+        raise InvalidParamsError(f"text to tokenize must be a string, not {type(text).__name__}.")
+    try:
+        return backend.encode(text, add_special_tokens=False)
+    except (UnicodeEncodeError, TypeError) as error:
+        position = _lone_surrogate(text)
+        if position is None:
+            raise
+        raise InvalidParamsError(
+            f"the text has half a surrogate pair (U+{ord(text[position]):04X}) at character {position}, "
+            "which is no valid Unicode text.",
+            fix="Decode the input as UTF-8 with errors='strict' or 'replace'.",
+        ) from error
 
 
 def _lone_surrogate(text: str) -> int | None:

@@ -1,0 +1,89 @@
+"""The ASGI application."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import msgspec
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from slipstream.errors import SlipstreamError
+from slipstream.server.context import ServerContext
+from slipstream.server.errors import error_response
+from slipstream.server.openapi import install_openapi
+from slipstream.server.routes import chat, completions, health, meta, models, tokenize
+from slipstream.server.sse import ClientGoneError
+from slipstream.version import installed_version
+
+logger = logging.getLogger("slipstream.server")
+
+
+def create_app(context: ServerContext) -> FastAPI:
+    """The application over an engine that is ready to use; it closes the engine when it shuts down."""
+    app = FastAPI(
+        title="Slipstream",
+        version=installed_version(),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        lifespan=_lifespan(context),
+    )
+    app.state.context = context
+    for module in (completions, chat, models, tokenize, health, meta):
+        app.include_router(module.router)
+    app.add_exception_handler(SlipstreamError, _on_own_error)
+    app.add_exception_handler(ClientGoneError, _on_client_gone)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_defect)
+    install_openapi(app)
+    return app
+
+
+def _lifespan(context: ServerContext) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await context.engine.close()
+
+    return lifespan
+
+
+async def _on_own_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, SlipstreamError)
+    return error_response(error)
+
+
+async def _on_client_gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it; the number is for the log
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = {404: "there is no such route.", 405: "the route does not take this method."}.get(error.status_code)
+    body = {
+        "error": {
+            "message": f"{request.method} {request.url.path}: {detail or error.detail}",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": None,
+        }
+    }
+    return Response(msgspec.json.encode(body), error.status_code, error.headers, media_type="application/json")
+
+
+async def _on_defect(request: Request, error: Exception) -> Response:
+    body = {
+        "error": {
+            "message": f"a defect of the server ({type(error).__name__}); its log has more.",
+            "type": "server_error",
+            "param": None,
+            "code": None,
+        }
+    }
+    return Response(msgspec.json.encode(body), 500, media_type="application/json")

@@ -1,0 +1,125 @@
+"""Errors as OpenAI's API writes them: a status, and {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from slipstream.engine.admission import RequestTooLargeError
+from slipstream.engine.queue import QueueFullError
+from slipstream.errors import ChatTemplateError, ContextLengthError, EngineError, RequestError, SlipstreamError
+from slipstream.server.model import ModelNotServedError
+
+
+class BadRequestError(RequestError):
+    """A request body that is not valid; `param` is the field's path."""
+
+    def __init__(self, what: str, *, param: str | None = None, fix: str | None = None) -> None:
+        super().__init__(what, where=param, fix=fix)
+        self.param = param
+
+
+class UnsupportedError(RequestError):
+    """Something that the API has and this server refuses, with the reason."""
+
+
+class NotOfferedError(RequestError):
+    """A route of the API that this server does not have, with the reason."""
+
+
+class AuthenticationError(SlipstreamError):
+    """No API key, or one that is not known."""
+
+
+class BodyTooLargeError(RequestError):
+    pass
+
+
+class SlowClientError(SlipstreamError):
+    """The client takes its stream more slowly than the model writes it, and the buffer is full."""
+
+
+class RateLimitError(SlipstreamError):
+    """A limit of the API key; `retry_after` in seconds."""
+
+    def __init__(self, what: str, *, retry_after: float, fix: str | None = None) -> None:
+        super().__init__(what, fix=fix)
+        self.retry_after = retry_after
+
+
+class NotReadyError(SlipstreamError):
+    """The server is starting or draining; `retry_after` in seconds."""
+
+    def __init__(self, what: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(what)
+        self.retry_after = retry_after
+
+
+class RequestDeadlineError(SlipstreamError):
+    """The deadline passed before the first token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    status: int
+    type: str
+    code: str | None
+
+
+_INVALID = "invalid_request_error"
+
+# The first class that fits is taken.
+_MAPPED: tuple[tuple[type[SlipstreamError], Mapped], ...] = (
+    (AuthenticationError, Mapped(401, "authentication_error", "invalid_api_key")),
+    (BodyTooLargeError, Mapped(413, _INVALID, "body_too_large")),
+    (NotOfferedError, Mapped(404, _INVALID, "not_offered")),
+    (ModelNotServedError, Mapped(404, _INVALID, "model_not_found")),
+    (QueueFullError, Mapped(429, "rate_limit_error", "queue_full")),
+    (RateLimitError, Mapped(429, "rate_limit_error", "rate_limit_exceeded")),
+    (NotReadyError, Mapped(503, "service_unavailable_error", "not_ready")),
+    (RequestDeadlineError, Mapped(504, "timeout_error", "deadline_exceeded")),
+    (ContextLengthError, Mapped(400, _INVALID, "context_length_exceeded")),
+    (RequestTooLargeError, Mapped(400, _INVALID, "request_too_large")),
+    (UnsupportedError, Mapped(400, _INVALID, "unsupported")),
+    (RequestError, Mapped(400, _INVALID, None)),
+    (ChatTemplateError, Mapped(400, _INVALID, "chat_template")),
+    (EngineError, Mapped(500, "server_error", "engine_error")),
+)
+_UNEXPECTED = Mapped(500, "server_error", None)
+
+
+def mapped(error: SlipstreamError) -> Mapped:
+    return next((found for kind, found in _MAPPED if isinstance(error, kind)), _UNEXPECTED)
+
+
+def error_body(error: SlipstreamError) -> dict[str, Any]:
+    """{"error": ...}. `param` is the field that the error names."""
+    found = mapped(error)
+    param = error.where if isinstance(error, RequestError) and _is_field(error.where) else None
+    return {"error": {"message": str(error), "type": found.type, "param": param, "code": found.code}}
+
+
+def error_response(error: SlipstreamError, headers: Mapping[str, str] | None = None) -> Response:
+    """With Retry-After (whole seconds, rounded up) where the error says when to come again."""
+    return Response(
+        msgspec.json.encode(error_body(error)),
+        mapped(error).status,
+        {**(headers or {}), **error_headers(error)},
+        media_type="application/json",
+    )
+
+
+def error_headers(error: SlipstreamError) -> dict[str, str]:
+    retry_after = getattr(error, "retry_after", None)
+    headers = {} if retry_after is None else {"Retry-After": str(max(1, int(-(-retry_after // 1))))}
+    if isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers
+
+
+def _is_field(where: str | None) -> bool:
+    return bool(where) and " " not in str(where)

@@ -1,0 +1,173 @@
+"""From a job (prompts and parameters) to the deltas of all its completions, through one bounded buffer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from slipstream.engine.outputs import OutputDelta, RequestOutput
+from slipstream.engine.protocol import Engine, GenerationRequest
+from slipstream.errors import EngineError
+from slipstream.sampling.params import SamplingParams
+from slipstream.server.errors import RequestDeadlineError, SlowClientError
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    token_ids: tuple[int, ...]
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one HTTP request asks of the engine: n completions of each prompt, all with the same parameters.
+
+    `id` is the answer's id and unique. Completion i of prompt p is choice p * n + i.
+    """
+
+    id: str
+    prompts: tuple[Prompt, ...]
+    params: SamplingParams
+    timeout: float | None = None  # seconds
+    priority: int = 0
+    tenant: str | None = None
+    cache_salt: str | None = None
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompts) * self.params.n
+
+    def requests(self) -> list[GenerationRequest]:
+        """One per prompt, with ids of their own."""
+        return [self._request(number, prompt) for number, prompt in enumerate(self.prompts)]
+
+    def _request(self, number: int, prompt: Prompt) -> GenerationRequest:
+        return GenerationRequest(
+            self.id if len(self.prompts) == 1 else f"{self.id}-{number}",
+            prompt.token_ids,
+            self.params,
+            prompt.text,
+            priority=self.priority,
+            timeout=self.timeout,
+            cache_salt=self.cache_salt,
+        )
+
+
+class DeltaStream:
+    """The deltas of a job's requests, in batches of what has come since the last one; `index` is the choice's.
+
+    `start` sends the requests off; `close` aborts what still runs and may be called twice. A reader that is more than
+    `buffer` deltas behind has its requests aborted at once and gets SlowClientError. `ping`: seconds after which a
+    batch is handed over although it is empty.
+    """
+
+    def __init__(self, engine: Engine, job: Job, *, buffer: int | None = None, ping: float | None = None) -> None:
+        self._engine = engine
+        self._job = job
+        self._buffer = buffer
+        self._ping = ping
+        self._ready: deque[OutputDelta] = deque()
+        self._wake = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._open = 0
+
+    def start(self) -> None:
+        requests = self._job.requests()
+        self._open = len(requests)
+        self._tasks = [asyncio.create_task(self._pump(number, each)) for number, each in enumerate(requests)]
+
+    async def close(self) -> None:
+        self._stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def batch(self) -> list[OutputDelta] | None:
+        """What is there, at least one delta unless it is time for a ping; None at the end. Raises what ended it."""
+        while not self._ready:
+            if self._failure is not None:
+                raise self._failure
+            if not self._open:
+                return None
+            self._wake.clear()
+            if self._ping is None:
+                await self._wake.wait()
+                continue
+            timer = asyncio.get_running_loop().call_later(self._ping, self._wake.set)
+            try:
+                await self._wake.wait()
+            finally:
+                timer.cancel()
+            if not self._ready and self._failure is None and self._open:
+                return []
+        if isinstance(self._failure, SlowClientError):
+            raise self._failure  # what is buffered would only be more of what is not read
+        taken = list(self._ready)
+        self._ready.clear()
+        return taken
+
+    async def _pump(self, number: int, request: GenerationRequest) -> None:
+        first = number * self._job.params.n
+        try:
+            async with aclosing(_generator(self._engine, request)) as deltas:
+                async for delta in deltas:
+                    if self._buffer is not None and len(self._ready) >= self._buffer:
+                        raise SlowClientError("the client reads too slowly.", where=self._job.id)
+                    self._ready.append(delta if first == 0 else replace(delta, index=first + delta.index))
+                    self._wake.set()
+        except Exception as error:  # noqa: BLE001  whatever it is, the reader must get it
+            self._failure = self._failure or error
+            self._stop()
+        finally:
+            self._open -= 1
+            self._wake.set()
+
+    def _stop(self) -> None:
+        current = asyncio.current_task()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+
+
+async def _generator(engine: Engine, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+    """`engine.generate` as a generator that can be closed, whatever kind of iterator the engine returns."""
+    deltas = engine.generate(request)
+    try:
+        async for delta in deltas:
+            yield delta
+    finally:
+        close = getattr(deltas, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def collect(
+    engine: Engine, job: Job, on_delta: Callable[[OutputDelta], None] | None = None
+) -> list[RequestOutput]:
+    """All of it, one RequestOutput per prompt. Raises as `raise_if_useless` does, and what the engine raises."""
+    n = job.params.n
+    outputs = [RequestOutput.empty(job.id, each.text, each.token_ids, n) for each in job.prompts]
+    stream = DeltaStream(engine, job)
+    stream.start()
+    try:
+        while (batch := await stream.batch()) is not None:
+            for delta in batch:
+                if on_delta is not None:
+                    on_delta(delta)
+                outputs[delta.index // n].add(replace(delta, index=delta.index % n))
+    finally:
+        await stream.close()
+    raise_if_useless(outputs)
+    return outputs
+
+
+def raise_if_useless(outputs: Sequence[RequestOutput]) -> None:
+    """Raises EngineError if a completion failed, and RequestDeadlineError if the deadline passed before any token."""
+    completions = [each for output in outputs for each in output.outputs]
+    for each in completions:
+        if each.finish_reason == "error":
+            raise EngineError(each.error or "the completion failed.")
+    if all(each.finish_reason == "deadline" and not each.token_ids for each in completions):
+        raise RequestDeadlineError("the deadline passed before the first token.", fix="Allow more time.")

@@ -1,0 +1,54 @@
+"""What the routes know of the model that is served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from slipstream.config.decision import Decision
+from slipstream.errors import ChatTemplateError, RequestError
+from slipstream.text.chat_template import ChatTemplate
+from slipstream.text.tokenizer import Tokenizer
+
+
+class ModelNotServedError(RequestError):
+    """A request names a model that this server does not have."""
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """`names`: what clients may call it, the main one first. `max_model_len`: tokens, prompt and output together.
+    `created`: seconds since the epoch. `decisions`: the engine's settings, asked and in force."""
+
+    names: tuple[str, ...]
+    tokenizer: Tokenizer
+    max_model_len: int
+    vocab_size: int
+    created: int
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    def require(self, name: str | None) -> str:
+        """The name to answer with. Raises ModelNotServedError; without a name the one model is meant."""
+        if name is None or name in self.names:
+            return name or self.name
+        raise ModelNotServedError(
+            f"the model {name!r:.200} is not served here.", where="model", fix=f"Served: {', '.join(self.names)}."
+        )
+
+    @cached_property
+    def _template(self) -> ChatTemplate | ChatTemplateError:
+        try:
+            return ChatTemplate.of(self.tokenizer)
+        except ChatTemplateError as error:
+            return error
+
+    @property
+    def template(self) -> ChatTemplate:
+        """Raises ChatTemplateError, a request's error here, if the model has none."""
+        if isinstance(self._template, ChatTemplateError):
+            raise self._template
+        return self._template

@@ -1,0 +1,68 @@
+"""Settings of the HTTP server, apart from those of the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+from slipstream.errors import ConfigError
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1000
+
+LogFormat = Literal["text", "json"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Checked at construction; raises ConfigError naming the field. Times in seconds, None: no limit."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000  # 0: any free one
+    max_body_bytes: int = 8 << 20
+    header_timeout: float = 10.0  # for all headers of a request to arrive
+    body_timeout: float = 30.0  # for the whole body to arrive
+    write_timeout: float = 30.0  # that a client may take nothing of what is ready for it
+    keep_alive_timeout: float = 30.0  # of a connection without a request
+    stream_buffer: int = 1024  # deltas that wait for a slow client before its request is aborted
+    ping_interval: float = 15.0  # between comments on a silent stream, so that a dead peer is noticed
+    drain_timeout: float = 30.0  # that running requests get after SIGTERM
+    request_timeout: float | None = None  # of requests that state none; also the longest that they may state
+    max_n: int = 128
+    max_logprobs: int = 20
+    max_prompts: int = 256  # in one completions request
+    key_concurrency: int | None = None  # open requests of one API key
+    key_requests_per_minute: float | None = None
+    cors_origins: tuple[str, ...] = ()
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_key_password: str | None = None
+    log_format: LogFormat = "text"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"must be from 0 to 65535, got {self.port}.", where="port")
+        if self.log_format not in ("text", "json"):
+            raise ConfigError(f"must be text or json, got {self.log_format!r}.", where="log_format")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in _ZERO_ALLOWED or isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            if not value > 0:
+                raise ConfigError(f"must be above 0, got {value}.", where=each.name)
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ConfigError("needs the certificate and the key.", where="tls_certificate, tls_key")
+
+    def shown(self) -> dict[str, object]:
+        """As JSON, without secrets."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _SECRET}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.tls_certificate is None else "https"
+
+
+_SECRET = frozenset({"tls_key_password", "api_keys"})
+_ZERO_ALLOWED = frozenset({"port", "drain_timeout"})

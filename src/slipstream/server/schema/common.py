@@ -1,0 +1,131 @@
+"""Fields that completions and chat completions share, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from slipstream.errors import InvalidParamsError
+from slipstream.sampling.params import SamplingParams
+from slipstream.server.errors import BadRequestError
+from slipstream.server.options import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, ServerOptions
+from slipstream.server.schema.base import RequestModel, given_fields
+
+IGNORED = (
+    "user",
+    "store",
+    "metadata",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+)
+"""Fields of OpenAI's API that change nothing here; accepted, and named in the header X-Slipstream-Ignored."""
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class StreamOptions(RequestModel):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False  # as vLLM: usage so far in every chunk
+    include_obfuscation: bool | None = None  # accepted; chunks are never padded
+
+
+class SharedFields(RequestModel):
+    model: str | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[TokenId] | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    seed: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    timeout: float | None = None  # seconds from arrival to the end
+    priority: int | None = None  # lower is more important
+    cache_salt: str | None = None  # separates prefix caches
+    timings: bool | None = None  # add a block of timings to the answer
+    user: str | None = None
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    @property
+    def ignored(self) -> list[str]:
+        return given_fields(self, IGNORED)
+
+
+_DIRECT = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "min_tokens",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "skip_special_tokens",
+    "seed",
+)
+
+
+def sampling_params(
+    body: SharedFields,
+    options: ServerOptions,
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None = None,
+) -> SamplingParams:
+    """Raises InvalidParamsError or BadRequestError that names the field."""
+    for name, value in (("logprobs", logprobs), ("prompt_logprobs", prompt_logprobs)):
+        if value is not None and value > options.max_logprobs:
+            raise InvalidParamsError(f"must be at most {options.max_logprobs}, got {value}.", where=name)
+    n = 1 if body.n is None else body.n
+    if n > options.max_n:
+        raise InvalidParamsError(f"must be at most {options.max_n}, got {n}.", where="n")
+    if body.stream_options is not None and not body.stream:
+        raise BadRequestError("only goes with stream: true.", param="stream_options")
+    given = {name: getattr(body, name) for name in _DIRECT if getattr(body, name) is not None}
+    return SamplingParams.from_mapping(
+        {
+            **given,
+            "n": n,
+            "stop": _stop(body.stop),
+            "max_tokens": max_tokens,
+            "logprobs": logprobs,
+            "prompt_logprobs": prompt_logprobs,
+        }
+    )
+
+
+def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(strings) > MAX_STOP_STRINGS:
+        raise BadRequestError(f"at most {MAX_STOP_STRINGS} strings, got {len(strings)}.", param="stop")
+    if any(len(string) > MAX_STOP_CHARACTERS for string in strings):
+        raise BadRequestError(f"a string has more than {MAX_STOP_CHARACTERS} characters.", param="stop")
+    return strings
