@@ -8,8 +8,10 @@ import contextlib
 import queue
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +21,25 @@ from slipstream.engine.info import bare_info, engine_info
 from slipstream.engine.loading import engine_options, load_engine
 from slipstream.engine.outputs import OutputDelta
 from slipstream.engine.protocol import EngineInfo, EngineStats, GenerationRequest
+from slipstream.engine.streams import Item, Stream, deliver
 from slipstream.engine.timeline import RequestTimeline
-from slipstream.errors import EngineError, RequestError, SlipstreamError
+from slipstream.engine.warm_up import warm_up
+from slipstream.errors import EngineError, RequestError
 from slipstream.text.tokenizer import Tokenizer
 
-
-@dataclass(slots=True)
-class _Stream:
-    """Where the deltas of one request go; lives on the event loop that asked."""
-
-    loop: asyncio.AbstractEventLoop
-    deltas: asyncio.Queue[OutputDelta | SlipstreamError]
-    open_completions: int
+_DELIVERIES = 512  # finished requests whose delivery is remembered for their timelines
 
 
 @dataclass(frozen=True, slots=True)
 class _Add:
     request: GenerationRequest
-    stream: _Stream
+    stream: Stream
 
 
 @dataclass(frozen=True, slots=True)
 class _Abort:
     request_id: str
-    stream: _Stream | None  # only if the request is still this stream's; None: whoever has it
+    stream: Stream | None  # only if the request is still this stream's; None: whoever has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,8 @@ class AsyncEngine:
         self._core = core
         self._info = info or bare_info(core)
         self._inbox: queue.SimpleQueue[_Add | _Abort | _Close] = queue.SimpleQueue()
-        self._streams: dict[str, _Stream] = {}  # touched by the engine thread only
+        self._streams: dict[str, Stream] = {}  # touched by the engine thread only
+        self._delivered: OrderedDict[str, Stream] = OrderedDict()  # of the last finished requests
         self._stats = core.stats()
         self._failure: BaseException | None = None
         self._closed = False
@@ -73,12 +71,15 @@ class AsyncEngine:
         atexit.register(self._stop)  # a thread inside a native kernel must not outlive the interpreter
 
     @classmethod
-    def load(cls, model: str | EngineOptions, *, cache_dir: Path | None = None, **settings: Any) -> AsyncEngine:
+    def load(
+        cls, model: str | EngineOptions, *, cache_dir: Path | None = None, warmed_up: bool = True, **settings: Any
+    ) -> AsyncEngine:
         """Load a model, named and set as for `LLM`; blocks until it is ready. Raises as `load_engine` does."""
         started = time.monotonic()
         loaded = load_engine(engine_options(model, settings), cache_dir=cache_dir)
         load_time = time.monotonic() - started
-        return cls(loaded.core, engine_info(loaded, load_time=load_time, warm_up_time=0.0))
+        warm_up_time = warm_up(loaded.core) if warmed_up else 0.0
+        return cls(loaded.core, engine_info(loaded, load_time=load_time, warm_up_time=warm_up_time))
 
     @property
     def ready(self) -> bool:
@@ -97,18 +98,14 @@ class AsyncEngine:
         """Raises RequestError before any work, EngineError when the engine is closed or has failed."""
         self._require_alive(request.request_id)
         self._core.check(request)
-        stream = _Stream(asyncio.get_running_loop(), asyncio.Queue(), request.params.n)
+        stream = Stream(asyncio.get_running_loop(), request.params.n)
         with self._door:
             self._require_alive(request.request_id)
             self._inbox.put(_Add(request, stream))
         try:
-            while stream.open_completions:
-                item = await stream.deltas.get()
-                if isinstance(item, SlipstreamError):
-                    stream.open_completions = 0
-                    raise item
-                stream.open_completions -= item.finish_reason is not None
-                yield item
+            async with aclosing(stream.deltas()) as deltas:
+                async for delta in deltas:
+                    yield delta
         finally:
             if stream.open_completions:
                 self._inbox.put(_Abort(request.request_id, stream))
@@ -122,7 +119,8 @@ class AsyncEngine:
         return self._stats
 
     async def timeline(self, request_id: str) -> RequestTimeline | None:
-        return self._core.timeline(request_id)
+        timeline, stream = self._core.timeline(request_id), self._delivered.get(request_id)
+        return timeline if timeline is None or stream is None else replace(timeline, delivery=stream.delivery())
 
     async def close(self) -> None:
         await asyncio.to_thread(self._stop)
@@ -180,7 +178,7 @@ class AsyncEngine:
         try:
             self._core.add(message.request)
         except RequestError as error:
-            _put(message.stream, [error])
+            deliver([(message.stream, error)])
         else:
             self._streams[message.request.request_id] = message.stream
 
@@ -190,15 +188,28 @@ class AsyncEngine:
             self._deliver(self._core.abort(message.request_id))
 
     def _deliver(self, deltas: list[OutputDelta]) -> None:
-        by_request: dict[str, list[OutputDelta | SlipstreamError]] = {}
+        made, open_ids = time.monotonic(), self._core.open_request_ids
+        items: list[tuple[Stream, Item]] = []
+        of_request: dict[str, Stream] = {}
         for delta in deltas:
-            by_request.setdefault(delta.request_id, []).append(delta)
-        open_ids = self._core.open_request_ids
-        for request_id, items in by_request.items():
-            is_open = request_id in open_ids
-            stream = self._streams[request_id] if is_open else self._streams.pop(request_id)
-            if not _put(stream, items) and is_open:
-                self._deliver(self._core.abort(request_id))
+            request_id = delta.request_id
+            if request_id not in of_request:
+                is_open = request_id in open_ids
+                of_request[request_id] = self._streams[request_id] if is_open else self._finish(request_id)
+            items.append((of_request[request_id], (made, delta)))
+        deserted = deliver(items)
+        if deserted:
+            for request_id, stream in of_request.items():
+                if stream in deserted and request_id in self._streams:
+                    self._deliver(self._core.abort(request_id))
+
+    def _finish(self, request_id: str) -> Stream:
+        stream = self._streams.pop(request_id)
+        self._delivered.pop(request_id, None)
+        self._delivered[request_id] = stream
+        if len(self._delivered) > _DELIVERIES:
+            self._delivered.popitem(last=False)
+        return stream
 
     def _end_all(self, end: Callable[[str], None]) -> None:
         for request_id in list(self._streams):
@@ -206,7 +217,7 @@ class AsyncEngine:
         self._streams.clear()
 
     def _fail(self, request_id: str) -> None:
-        _put(self._streams[request_id], [self._end(request_id)])
+        deliver([(self._streams[request_id], self._end(request_id))])
 
     def _end(self, request_id: str) -> EngineError:
         """Why nothing more comes for the request."""
@@ -224,18 +235,4 @@ class AsyncEngine:
             while True:
                 message = self._inbox.get(block=False)
                 if isinstance(message, _Add):
-                    _put(message.stream, [self._end(message.request.request_id)])
-
-
-def _put(stream: _Stream, items: list[OutputDelta | SlipstreamError]) -> bool:
-    """False if the caller's event loop is closed, so that nobody is listening."""
-
-    def put_all() -> None:
-        for item in items:
-            stream.deltas.put_nowait(item)
-
-    try:
-        stream.loop.call_soon_threadsafe(put_all)
-    except RuntimeError:
-        return False
-    return True
+                    deliver([(message.stream, self._end(message.request.request_id))])

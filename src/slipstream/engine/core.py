@@ -31,6 +31,7 @@ class _Totals:
     finished: int = 0
     step_time: float = 0.0  # seconds
     forward_time: float = 0.0
+    warm_up_time: float = 0.0
 
 
 class EngineCore:
@@ -175,7 +176,12 @@ class EngineCore:
             max_num_seqs=scheduler.max_num_seqs,
             step_time=totals.step_time,
             forward_time=totals.forward_time,
+            warm_up_time=totals.warm_up_time,
         )
+
+    def begin(self, *, warm_up_time: float) -> None:
+        """Count anew from here: what ran before was no request of anybody. Seconds."""
+        self._totals = _Totals(warm_up_time=warm_up_time)
 
     def timeline(self, request_id: str) -> RequestTimeline | None:
         """Of a finished request; None if timelines are off, or it is unknown or forgotten."""

@@ -14,6 +14,7 @@ from slipstream.config.types import EngineOptions
 from slipstream.engine.core import EngineCore
 from slipstream.engine.grants import MAX_PROMPT_LOGITS
 from slipstream.engine.memory import MemoryPlan, plan_memory
+from slipstream.engine.model_tokenizer import tokenizer_of
 from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
 from slipstream.engine.recorder import TimelineRecorder
 from slipstream.engine.runner import ModelRunner
@@ -29,8 +30,6 @@ from slipstream.kv.storage import KVStorage
 from slipstream.models.build import kv_spec, load_model
 from slipstream.models.config import ModelConfig
 from slipstream.models.registry import find_family, read_config
-from slipstream.text.from_folder import tokenizer_from_folder
-from slipstream.text.from_gguf import tokenizer_from_gguf
 from slipstream.text.tokenizer import Tokenizer
 from slipstream.weights.checkpoint import Checkpoint
 from slipstream.weights.open import open_checkpoint
@@ -228,20 +227,7 @@ def _with_memory(resolved: Resolved, memory: MemoryPlan) -> tuple[EffectiveOptio
 
 
 def _tokenizer(checkpoint: Checkpoint, plan: EnginePlan) -> Tokenizer:
-    asked = plan.options.tokenizer
-    if asked is not None and not asked.endswith(".gguf"):
-        tokenizer = tokenizer_from_folder(asked)
-    elif asked is not None:
-        other = open_checkpoint(Path(asked))
-        try:
-            tokenizer = tokenizer_from_gguf(other.metadata)
-        finally:
-            other.close()
-    elif checkpoint.format == "gguf":
-        tokenizer = tokenizer_from_gguf(checkpoint.metadata)
-    else:
-        folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
-        tokenizer = tokenizer_from_folder(folder)
+    tokenizer = tokenizer_of(checkpoint, plan.options.tokenizer)
     if tokenizer.vocab_size > plan.config.vocab_size:
         raise TokenizerError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, but the model's embedding {plan.config.vocab_size}.",
