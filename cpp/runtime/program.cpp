@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+// Running a program: buffers for a step, its phases, and who does what.
+
 namespace slipstream {
 namespace {
 
@@ -18,241 +20,7 @@ std::int64_t nanoseconds() {
 
 int groups_of(int columns) { return (columns + 31) / 32; }
 
-[[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
-
-std::string range(const char* name, int i, std::int64_t value, std::int64_t limit) {
-    return std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(value) + ", outside 0 .. " +
-           std::to_string(limit - 1);
-}
-
-// Where each thread begins, so that all read about as many bytes of weights.
-std::vector<int> split_blocks(const std::vector<Segment>& segments, int num_threads) {
-    std::size_t total = 0;
-    for (const Segment& s : segments) total += s.matrix.num_bytes();
-    std::vector<int> bounds{0};
-    std::size_t done = 0;
-    int index = 0;
-    for (const Segment& s : segments) {
-        for (std::int64_t b = 0; b < s.matrix.num_blocks(); ++b, ++index) {
-            const auto t = static_cast<std::size_t>(bounds.size());
-            if (t < static_cast<std::size_t>(num_threads) && done + s.matrix.block_bytes() / 2 >= total / static_cast<std::size_t>(num_threads) * t) {
-                bounds.push_back(index);
-            }
-            done += s.matrix.block_bytes();
-        }
-    }
-    while (bounds.size() <= static_cast<std::size_t>(num_threads)) bounds.push_back(index);
-    return bounds;
-}
-
 }  // namespace
-
-Program::Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool) : kernels_(kernels), pool_(std::move(pool)) {}
-
-Program::~Program() { pool_->leave(); }
-
-void Program::add_phases(int prologue, std::int64_t unit_bytes) {
-    const int op = num_ops() - 1;
-    const bool attention = std::holds_alternative<AttentionOp>(ops_.back());
-    if (attention) phases_.push_back({op, Part::Write, -1, 0});
-    phases_.push_back({op, Part::Main, prologue, unit_bytes});
-    if (attention) phases_.push_back({op, Part::Merge, -1, 0});
-}
-
-int Program::add_rows(Domain domain, int columns) {
-    rows_.push_back({domain, columns, false, nullptr, 0});
-    need_scratch(groups_of(columns) * 32);
-    return static_cast<int>(rows_.size()) - 1;
-}
-
-int Program::add_output(int columns) {
-    rows_.push_back({kLogits, columns, true, nullptr, 0});
-    output_columns_ = columns;
-    return static_cast<int>(rows_.size()) - 1;
-}
-
-int Program::add_tiles(Domain domain, int columns) {
-    tiles_.push_back({domain, groups_of(columns), false, false, nullptr, 0});
-    return static_cast<int>(tiles_.size()) - 1;
-}
-
-void Program::check_ref(Ref ref, int columns) const {
-    if (!ref) return;
-    if (ref.buffer >= static_cast<int>(rows_.size()) || ref.column < 0 || ref.column % 8 != 0 ||
-        ref.column + columns > rows_[static_cast<std::size_t>(ref.buffer)].columns) {
-        refuse("columns " + std::to_string(ref.column) + " and " + std::to_string(columns) + " more are not in the buffer");
-    }
-}
-
-void Program::check_tiles(int tiles, int columns) const {
-    if (tiles < 0) return;
-    if (tiles >= static_cast<int>(tiles_.size()) || tiles_[static_cast<std::size_t>(tiles)].groups != groups_of(columns)) {
-        refuse("tiles of " + std::to_string(columns) + " columns are not such a buffer");
-    }
-}
-
-void Program::add(const EmbedOp& op) {
-    check_ref(op.out, static_cast<int>(op.table.cols));
-    vocabulary_ = std::min(vocabulary_, op.table.rows);
-    ops_.emplace_back(op);
-    add_phases(-1, 0);
-}
-
-void Program::add(const TokenOp& op) {
-    for (const Ref ref : {op.in, op.residual, op.sum, op.out}) check_ref(ref, op.columns);
-    check_tiles(op.tiles, op.columns);
-    need_scratch(groups_of(op.columns) * 32);
-    ops_.emplace_back(op);
-    add_phases(-1, 0);
-}
-
-void Program::add(const HeadNormOp& op) {
-    check_ref(op.in, op.columns);
-    check_ref(op.out, op.columns);
-    ops_.emplace_back(op);
-    add_phases(-1, 0);
-}
-
-void Program::add(const RopeOp& op) {
-    check_ref(op.in, op.columns);
-    check_ref(op.out, op.columns);
-    max_position_ = std::min(max_position_, op.table.max_position);
-    ops_.emplace_back(op);
-    add_phases(-1, 0);
-}
-
-void Program::add(LinearOp op, std::vector<Segment> segments) {
-    const Matrix& first = segments.at(0).matrix;
-    const int in = static_cast<int>(first.cols);
-    check_tiles(op.tiles, in);
-    check_ref(op.in, in);
-    for (const Segment& s : segments) {
-        if (s.matrix.cols != first.cols || s.matrix.dense() != (op.tiles < 0)) refuse("matrices of one linear differ in their input");
-        check_ref(s.out, static_cast<int>(s.matrix.rows));
-        check_ref(s.residual, static_cast<int>(s.matrix.rows));
-    }
-    std::vector<int> bounds;
-    if (op.gated) {
-        const int out = static_cast<int>(first.rows);
-        if (segments.size() != 2 || segments[1].matrix.rows != first.rows || out % 32 != 0) refuse("gate and up must be alike, with rows a multiple of 32");
-        check_tiles(op.gated_tiles, out);
-        need_scratch(2 * out + 64);
-        check_ref(op.gated_out, out);
-        for (int t = 0; t <= pool_->size(); ++t) bounds.push_back(static_cast<int>(static_cast<std::int64_t>(out / 32) * t / pool_->size()));
-    } else {
-        bounds = split_blocks(segments, pool_->size());
-    }
-    segments_.push_back(std::make_unique<std::vector<Segment>>(std::move(segments)));
-    bounds_.push_back(std::make_unique<std::vector<int>>(std::move(bounds)));
-    op.segments = segments_.back()->data();
-    op.num_segments = static_cast<int>(segments_.back()->size());
-    op.bounds = bounds_.back()->data();
-    // Quantising one or two rows is cheaper than a barrier after it: every thread does it for itself, unless others read
-    // the result too or we add what that op stores.
-    int prologue = -1;
-    if (op.tiles >= 0) {
-        const auto* token = ops_.empty() ? nullptr : std::get_if<TokenOp>(&ops_.back());
-        const bool reads = token != nullptr && std::any_of(segments_.back()->begin(), segments_.back()->end(), [&](const Segment& s) {
-            return s.residual && (s.residual.buffer == token->sum.buffer || s.residual.buffer == token->out.buffer);
-        });
-        TilesBuffer& tiles = tiles_[static_cast<std::size_t>(op.tiles)];
-        if (token != nullptr && token->tiles == op.tiles && !reads) {
-            prologue = num_ops() - 1;
-            tiles.by_token = true;
-        } else {
-            tiles.shared = true;
-        }
-    }
-    const std::int64_t units = op.bounds[pool_->size()];
-    std::size_t bytes = 0;
-    for (int i = 0; i < op.num_segments; ++i) bytes += op.segments[i].matrix.num_bytes();
-    ops_.emplace_back(op);
-    add_phases(prologue, static_cast<std::int64_t>(bytes) / std::max<std::int64_t>(units, 1));
-}
-
-void Program::add(const GateOp& op) {
-    for (const Ref ref : {op.gate_in, op.up_in, op.out}) check_ref(ref, op.columns);
-    check_tiles(op.tiles, op.columns);
-    ops_.emplace_back(op);
-    add_phases(-1, 0);
-}
-
-void Program::add(const SoftCapOp& op) {
-    check_ref(op.in, op.columns);
-    check_ref(op.out, op.columns);
-    ops_.emplace_back(op);
-    add_phases(-1, 0);
-}
-
-void Program::add(AttentionOp op, int num_blocks) {
-    if (op.head_dim % 8 != 0 || op.head_dim < 8 || op.head_dim > 256) refuse("head size " + std::to_string(op.head_dim) + " is not a multiple of 8 up to 256");
-    if (op.num_kv_heads < 1 || op.num_heads % op.num_kv_heads != 0) refuse("query heads must be a multiple of KV heads");
-    check_ref(op.q, op.num_heads * op.head_dim);
-    check_ref(op.k, op.num_kv_heads * op.head_dim);
-    check_ref(op.v, op.num_kv_heads * op.head_dim);
-    check_ref(op.out, op.num_heads * op.head_dim);
-    check_tiles(op.tiles, op.num_heads * op.head_dim);
-    if (op.tiles >= 0 && op.num_heads / op.num_kv_heads * op.head_dim % 32 != 0) refuse("attention cannot quantise heads that share a group");
-    for (const RopeTableView* table : {&op.q_rope, &op.k_rope}) {
-        if (table->pairs != 0) max_position_ = std::min(max_position_, table->max_position);
-        if (2 * table->pairs > op.head_dim) refuse("more dimensions to rotate than a head has");
-    }
-    if (block_size_ != 0 && block_size_ != op.block_size) refuse("layers with different block sizes");
-    block_size_ = op.block_size;
-    num_blocks_ = std::min(num_blocks_, num_blocks);
-    op.schedule = -1;
-    for (std::size_t i = 0; i < builders_.size(); ++i) {
-        if (builders_[i]->fits(op)) op.schedule = static_cast<int>(i);
-    }
-    if (op.schedule < 0) {
-        op.schedule = static_cast<int>(builders_.size());
-        builders_.push_back(std::make_unique<ScheduleBuilder>(op, pool_->size()));
-    }
-    need_scratch(attention_scratch_floats(op));
-    ops_.emplace_back(op);
-    add_phases(-1, 0);
-}
-
-const char* Program::op_name(int op) const {
-    static constexpr const char* names[] = {"embed", "token", "head_norm", "rope", "linear", "gate", "soft_cap", "attention"};
-    const Op& o = ops_.at(static_cast<std::size_t>(op));
-    if (const auto* linear = std::get_if<LinearOp>(&o)) {
-        if (linear->gated) return "linear_gated";
-        if (linear->domain == kLogits) return "linear_logits";
-        return linear->num_segments > 1 ? "linear_joined" : "linear";
-    }
-    return names[o.index()];
-}
-
-void Program::check(const BatchArrays& b) const {
-    for (int i = 0; i < b.num_tokens; ++i) {
-        if (b.token_ids[i] < 0 || b.token_ids[i] >= vocabulary_) refuse(range("token_ids", i, b.token_ids[i], vocabulary_));
-        if (b.positions[i] < 0 || b.positions[i] >= max_position_) refuse(range("positions", i, b.positions[i], max_position_));
-        const std::int64_t slots = static_cast<std::int64_t>(num_blocks_) * block_size_;
-        if (block_size_ != 0 && (b.slots[i] < 0 || b.slots[i] >= slots)) refuse(range("slots", i, b.slots[i], slots));
-    }
-    for (int i = 0; i < b.num_logits; ++i) {
-        if (b.logits_rows[i] < 0 || b.logits_rows[i] >= b.num_tokens) refuse(range("logits_rows", i, b.logits_rows[i], b.num_tokens));
-    }
-    if (block_size_ == 0) return;
-    if (b.num_rows < 0 || b.query_start[0] != 0 || b.query_start[b.num_rows] != b.num_tokens) refuse("query_start must run from 0 to the number of tokens");
-    for (int r = 0; r < b.num_rows; ++r) {
-        const int begin = b.query_start[r], n = b.query_start[r + 1] - begin;
-        if (n < 1) refuse("row " + std::to_string(r) + " has no token");
-        if (b.kv_len[r] < n) refuse("row " + std::to_string(r) + " attends to fewer tokens than it brings");
-        const int blocks = (b.kv_len[r] + block_size_ - 1) / block_size_;
-        if (blocks > b.table_width) refuse("row " + std::to_string(r) + " has too few blocks");
-        const std::int32_t* table = b.block_table + static_cast<std::ptrdiff_t>(r) * b.table_width;
-        for (int i = 0; i < blocks; ++i) {
-            if (table[i] < 0 || table[i] >= num_blocks_) refuse(range("block_table", r, table[i], num_blocks_));
-        }
-        for (int i = 0; i < n; ++i) {
-            const int position = b.kv_len[r] - n + i;
-            if (b.positions[begin + i] != position) refuse("positions of row " + std::to_string(r) + " are not its last tokens");
-            if (b.slots[begin + i] != table[position / block_size_] * block_size_ + position % block_size_) refuse("slots of row " + std::to_string(r) + " are not in its blocks");
-        }
-    }
-}
 
 void Program::prepare_tiling(Domain domain, int rows) {
     TilingBuffer& tiling = tilings_[domain];
@@ -401,7 +169,7 @@ void Program::prepare_phases() {
 
 void Program::run(const BatchArrays& batch, float* output) {
     const std::lock_guard<std::mutex> lock(running_);
-    check(batch);
+    check_batch(batch, limits_);
     if (batch.num_tokens == 0) return;
     prepare(batch, output);
     if (pool_->size() == 1) return execute_alone();
@@ -419,7 +187,7 @@ void Program::run(const BatchArrays& batch, float* output) {
 void Program::copy_rows(int buffer, int rows, int columns, float* out) {
     const std::lock_guard<std::mutex> lock(running_);
     const RowsBuffer& from = rows_.at(static_cast<std::size_t>(buffer));
-    if (from.output || columns != from.columns || rows > from.capacity) refuse("the buffer has no such rows");
+    if (from.output || columns != from.columns || rows > from.capacity) throw std::invalid_argument("the buffer has no such rows");
     const std::size_t ld = static_cast<std::size_t>(groups_of(from.columns)) * 32;
     for (int i = 0; i < rows; ++i) std::copy_n(from.data.get() + static_cast<std::size_t>(i) * ld, columns, out + static_cast<std::size_t>(i) * static_cast<std::size_t>(columns));
 }

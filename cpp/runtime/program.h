@@ -9,22 +9,11 @@
 
 #include "kernels/cpu/ops.h"
 #include "runtime/aligned.h"
+#include "runtime/batch.h"
 #include "runtime/schedule.h"
 #include "runtime/thread_pool.h"
 
 namespace slipstream {
-
-// The arrays of one batch; see ForwardBatch in Python.
-struct BatchArrays {
-    int num_tokens = 0, num_rows = 0, num_logits = 0, table_width = 0;
-    const std::int32_t* token_ids = nullptr;
-    const std::int32_t* positions = nullptr;
-    const std::int32_t* slots = nullptr;
-    const std::int32_t* query_start = nullptr;
-    const std::int32_t* kv_len = nullptr;
-    const std::int32_t* block_table = nullptr;
-    const std::int32_t* logits_rows = nullptr;
-};
 
 // A model's forward as a list of fused ops over bound weights, one KV cache and workspaces of its own. Weights, vectors and
 // the cache belong to the caller and must outlive the program.
@@ -39,6 +28,7 @@ class Program {
     Program(const Program&) = delete;
     Program& operator=(const Program&) = delete;
 
+    // What is added is checked against what was added before: std::invalid_argument, with the reason, and nothing is added.
     int add_rows(Domain domain, int columns);          // a float32 buffer
     int add_output(int columns);                       // the buffer that `run` is given, rows by wanted logits
     int add_tiles(Domain domain, int columns);         // quantised activations
@@ -98,9 +88,14 @@ class Program {
         bool prologue = false;
     };
 
-    void check(const BatchArrays& batch) const;
-    void check_ref(Ref ref, int columns) const;
-    void check_tiles(int tiles, int columns) const;
+    // program_build.cpp
+    void check_rows(const char* what, Ref ref, Domain domain, std::int64_t columns) const;
+    void check_product(const Segment& segment, Domain domain) const;
+    void check_tiles(int tiles, Domain domain, std::int64_t columns) const;
+    void check_gated(const LinearOp& op, const std::vector<Segment>& segments) const;
+    int prologue_of(const LinearOp& op, const std::vector<Segment>& segments);
+    void append(Op op, int prologue = -1, std::int64_t unit_bytes = 0);
+    // program.cpp
     void prepare(const BatchArrays& batch, float* output);
     void prepare_tiling(Domain domain, int rows);
     void prepare_phases();
@@ -109,7 +104,6 @@ class Program {
     int num_pieces(const Phase& phase, const Share& share, int thread) const;
     std::atomic<std::uint64_t>& claims(std::size_t phase, int thread) { return claims_[static_cast<std::size_t>(thread) * claims_stride_ + phase]; }
     int claim(std::size_t phase, int thread, std::uint32_t step);
-    void add_phases(int prologue, std::int64_t unit_bytes);
     void execute(int thread);
     void execute_piece(const Phase& phase, const Share& share, int thread, int owner, int piece, bool& prepared);
     void closing(std::size_t phase);
@@ -126,8 +120,8 @@ class Program {
     std::vector<RowsBuffer> rows_;
     std::vector<TilesBuffer> tiles_;
     std::vector<std::unique_ptr<ScheduleBuilder>> builders_;
-    std::int64_t vocabulary_ = INT64_MAX;
-    int max_position_ = INT32_MAX, num_blocks_ = INT32_MAX, block_size_ = 0, output_columns_ = 0;
+    BatchLimits limits_;
+    bool has_output_ = false;
     int scratch_floats_ = 64 * 64 + 64;
 
     std::mutex running_;
