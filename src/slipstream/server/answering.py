@@ -37,7 +37,7 @@ def new_account(job: Job) -> Account:
 async def whole_outputs(request: Request, context: ServerContext, job: Job) -> tuple[list[RequestOutput], Account]:
     """Everything the job gives. Raises what `collect` raises, and ClientGoneError when the client does not wait."""
     account = new_account(job)
-    outputs = await while_connected(request.receive, collect(context.engine, job, account.add))
+    outputs = await while_connected(request.receive, collect(context.new_stream(job), job, account.add))
     return outputs, account
 
 

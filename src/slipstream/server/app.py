@@ -9,11 +9,16 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import msgspec
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from slipstream.errors import SlipstreamError
 from slipstream.server.context import ServerContext
 from slipstream.server.errors import error_response
+from slipstream.server.key_limits import KeyLimits
+from slipstream.server.middleware.auth import Authentication
+from slipstream.server.middleware.body_limits import BodyLimits
+from slipstream.server.middleware.request_scope import ID_HEADER, RequestScope
 from slipstream.server.openapi import install_openapi
 from slipstream.server.routes import chat, completions, health, meta, models, tokenize
 from slipstream.server.sse import ClientGoneError
@@ -40,7 +45,25 @@ def create_app(context: ServerContext) -> FastAPI:
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_defect)
     install_openapi(app)
+    _add_middleware(app, context)
     return app
+
+
+def _add_middleware(app: FastAPI, context: ServerContext) -> None:
+    """The last one added sees a request first."""
+    options = context.options
+    limits = KeyLimits(context.clock, concurrency=options.key_concurrency, per_minute=options.key_requests_per_minute)
+    app.add_middleware(BodyLimits, max_bytes=options.max_body_bytes, timeout=options.body_timeout)
+    app.add_middleware(Authentication, keys=options.api_keys, limits=limits)
+    if options.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=options.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[ID_HEADER, "Retry-After"],
+        )
+    app.add_middleware(RequestScope, context=context)
 
 
 def _lifespan(context: ServerContext) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:

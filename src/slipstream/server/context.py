@@ -10,16 +10,18 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from slipstream.engine.protocol import Engine
-from slipstream.server.errors import NotReadyError
+from slipstream.server.generate import DeltaStream, Job
 from slipstream.server.model import ServedModel
 from slipstream.server.options import ServerOptions
 
 
 @dataclass(slots=True)
 class Lifecycle:
-    """Whether new requests are taken."""
+    """What is under way, and whether new requests are taken."""
 
     draining: bool = False
+    open_ids: set[str] = field(default_factory=set)  # of HTTP requests
+    streams: set[DeltaStream] = field(default_factory=set)  # of the engine's work for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +35,11 @@ class ServerContext:
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 
-    @property
-    def engine_ready(self) -> bool:
-        """Engines that can be not ready say so in `ready`."""
-        return bool(getattr(self.engine, "ready", True))
-
-    def require_open(self) -> None:
-        """Raises NotReadyError while the server drains."""
-        if self.lifecycle.draining:
-            raise NotReadyError("the server is shutting down.", retry_after=self.options.drain_timeout)
+    def new_stream(self, job: Job, *, buffer: int | None = None, ping: float | None = None) -> DeltaStream:
+        """Known to `lifecycle` until it is closed."""
+        stream = DeltaStream(self.engine, job, buffer=buffer, ping=ping, on_close=self.lifecycle.streams.discard)
+        self.lifecycle.streams.add(stream)
+        return stream
 
 
 def get_context(request: Request) -> ServerContext:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,16 @@ from starlette.responses import Response
 
 from slipstream.engine.admission import RequestTooLargeError
 from slipstream.engine.queue import QueueFullError
-from slipstream.errors import ChatTemplateError, ContextLengthError, EngineError, RequestError, SlipstreamError
+from slipstream.errors import (
+    ChatTemplateError,
+    ContextLengthError,
+    DeadlineError,
+    EngineError,
+    EngineUnavailableError,
+    OverloadedError,
+    RequestError,
+    SlipstreamError,
+)
 from slipstream.server.model import ModelNotServedError
 
 
@@ -36,7 +46,11 @@ class AuthenticationError(SlipstreamError):
 
 
 class BodyTooLargeError(RequestError):
-    pass
+    """The connection is closed after the answer."""
+
+
+class BodyTimeoutError(RequestError):
+    """The connection is closed after the answer."""
 
 
 class SlowClientError(SlipstreamError):
@@ -59,10 +73,6 @@ class NotReadyError(SlipstreamError):
         self.retry_after = retry_after
 
 
-class RequestDeadlineError(SlipstreamError):
-    """The deadline passed before the first token."""
-
-
 @dataclass(frozen=True, slots=True)
 class Mapped:
     status: int
@@ -70,18 +80,23 @@ class Mapped:
     code: str | None
 
 
+RETRY_AFTER = 1.0  # seconds, where the error does not say
 _INVALID = "invalid_request_error"
 
 # The first class that fits is taken.
 _MAPPED: tuple[tuple[type[SlipstreamError], Mapped], ...] = (
     (AuthenticationError, Mapped(401, "authentication_error", "invalid_api_key")),
     (BodyTooLargeError, Mapped(413, _INVALID, "body_too_large")),
+    (BodyTimeoutError, Mapped(408, "timeout_error", "body_timeout")),
     (NotOfferedError, Mapped(404, _INVALID, "not_offered")),
     (ModelNotServedError, Mapped(404, _INVALID, "model_not_found")),
-    (QueueFullError, Mapped(429, "rate_limit_error", "queue_full")),
+    (QueueFullError, Mapped(429, "rate_limit_error", "overloaded")),
+    (OverloadedError, Mapped(429, "rate_limit_error", "overloaded")),
+    (DeadlineError, Mapped(504, "timeout_error", "deadline_exceeded")),
+    (SlowClientError, Mapped(408, "timeout_error", "slow_client")),
+    (EngineUnavailableError, Mapped(503, "service_unavailable_error", "engine_unavailable")),
     (RateLimitError, Mapped(429, "rate_limit_error", "rate_limit_exceeded")),
     (NotReadyError, Mapped(503, "service_unavailable_error", "not_ready")),
-    (RequestDeadlineError, Mapped(504, "timeout_error", "deadline_exceeded")),
     (ContextLengthError, Mapped(400, _INVALID, "context_length_exceeded")),
     (RequestTooLargeError, Mapped(400, _INVALID, "request_too_large")),
     (UnsupportedError, Mapped(400, _INVALID, "unsupported")),
@@ -114,8 +129,13 @@ def error_response(error: SlipstreamError, headers: Mapping[str, str] | None = N
 
 
 def error_headers(error: SlipstreamError) -> dict[str, str]:
+    """Retry-After and the like."""
     retry_after = getattr(error, "retry_after", None)
-    headers = {} if retry_after is None else {"Retry-After": str(max(1, int(-(-retry_after // 1))))}
+    if retry_after is None and mapped(error).status in (429, 503):
+        retry_after = RETRY_AFTER
+    headers = {} if retry_after is None else {"Retry-After": str(max(1, math.ceil(retry_after)))}
+    if isinstance(error, BodyTooLargeError | BodyTimeoutError):
+        headers["Connection"] = "close"  # what is still on its way is not read
     if isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = "Bearer"
     return headers

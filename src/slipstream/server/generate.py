@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from slipstream.engine.outputs import OutputDelta, RequestOutput
 from slipstream.engine.protocol import Engine, GenerationRequest
-from slipstream.errors import EngineError
+from slipstream.errors import DeadlineError, EngineError
 from slipstream.sampling.params import SamplingParams
-from slipstream.server.errors import RequestDeadlineError, SlowClientError
+from slipstream.server.errors import SlowClientError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Prompt:
 class Job:
     """What one HTTP request asks of the engine: n completions of each prompt, all with the same parameters.
 
-    `id` is the answer's id and unique. Completion i of prompt p is choice p * n + i.
+    `id` is the HTTP request's. Completion i of prompt p is choice p * n + i.
     """
 
     id: str
@@ -53,6 +53,7 @@ class Job:
             priority=self.priority,
             timeout=self.timeout,
             cache_salt=self.cache_salt,
+            tenant=self.tenant,
         )
 
 
@@ -64,8 +65,17 @@ class DeltaStream:
     batch is handed over although it is empty.
     """
 
-    def __init__(self, engine: Engine, job: Job, *, buffer: int | None = None, ping: float | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        job: Job,
+        *,
+        buffer: int | None = None,
+        ping: float | None = None,
+        on_close: Callable[[DeltaStream], None] | None = None,
+    ) -> None:
         self._engine = engine
+        self._on_close = on_close
         self._job = job
         self._buffer = buffer
         self._ping = ping
@@ -81,8 +91,16 @@ class DeltaStream:
         self._tasks = [asyncio.create_task(self._pump(number, each)) for number, each in enumerate(requests)]
 
     async def close(self) -> None:
+        if self._on_close is not None:
+            self._on_close(self)
         self._stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def fail(self, error: BaseException) -> None:
+        """End it with this error: the reader gets it with its next batch."""
+        self._failure = self._failure or error
+        self._stop()
+        self._wake.set()
 
     async def batch(self) -> list[OutputDelta] | None:
         """What is there, at least one delta unless it is time for a ping; None at the end. Raises what ended it."""
@@ -118,8 +136,7 @@ class DeltaStream:
                     self._ready.append(delta if first == 0 else replace(delta, index=first + delta.index))
                     self._wake.set()
         except Exception as error:  # noqa: BLE001  whatever it is, the reader must get it
-            self._failure = self._failure or error
-            self._stop()
+            self.fail(error)
         finally:
             self._open -= 1
             self._wake.set()
@@ -144,12 +161,14 @@ async def _generator(engine: Engine, request: GenerationRequest) -> AsyncGenerat
 
 
 async def collect(
-    engine: Engine, job: Job, on_delta: Callable[[OutputDelta], None] | None = None
+    stream: DeltaStream, job: Job, on_delta: Callable[[OutputDelta], None] | None = None
 ) -> list[RequestOutput]:
-    """All of it, one RequestOutput per prompt. Raises as `raise_if_useless` does, and what the engine raises."""
+    """All of a stream that is not yet started, one RequestOutput per prompt; closes it.
+
+    Raises as `raise_if_useless` does, and what the engine raises.
+    """
     n = job.params.n
     outputs = [RequestOutput.empty(job.id, each.text, each.token_ids, n) for each in job.prompts]
-    stream = DeltaStream(engine, job)
     stream.start()
     try:
         while (batch := await stream.batch()) is not None:
@@ -164,10 +183,10 @@ async def collect(
 
 
 def raise_if_useless(outputs: Sequence[RequestOutput]) -> None:
-    """Raises EngineError if a completion failed, and RequestDeadlineError if the deadline passed before any token."""
+    """Raises EngineError if a completion failed, and DeadlineError if the deadline passed before any token."""
     completions = [each for output in outputs for each in output.outputs]
     for each in completions:
         if each.finish_reason == "error":
             raise EngineError(each.error or "the completion failed.")
     if all(each.finish_reason == "deadline" and not each.token_ids for each in completions):
-        raise RequestDeadlineError("the deadline passed before the first token.", fix="Allow more time.")
+        raise DeadlineError("the deadline passed before the first token.", fix="Allow more time.")

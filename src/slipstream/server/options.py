@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
 from slipstream.errors import ConfigError
+from slipstream.server.keys import ApiKey
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
@@ -32,6 +33,7 @@ class ServerOptions:
     max_n: int = 128
     max_logprobs: int = 20
     max_prompts: int = 256  # in one completions request
+    api_keys: tuple[ApiKey, ...] = field(default=(), repr=False)  # none: everybody may ask
     key_concurrency: int | None = None  # open requests of one API key
     key_requests_per_minute: float | None = None
     cors_origins: tuple[str, ...] = ()
@@ -51,13 +53,16 @@ class ServerOptions:
                 continue
             if not value > 0:
                 raise ConfigError(f"must be above 0, got {value}.", where=each.name)
+        if not self.api_keys and not (self.key_concurrency is None and self.key_requests_per_minute is None):
+            raise ConfigError("limits of API keys need API keys.", where="key_concurrency, key_requests_per_minute")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ConfigError("needs the certificate and the key.", where="tls_certificate, tls_key")
 
     def shown(self) -> dict[str, object]:
         """As JSON, without secrets."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _SECRET}
-        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+        shown = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+        return {**shown, "api_keys": len(self.api_keys)}
 
     @property
     def scheme(self) -> str:

@@ -23,7 +23,7 @@ class ChatForm:
     parser: Callable[[], OutputParser]
 
     def head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.job.id, "object": kind, "created": self.created, "model": self.model}
+        return {"id": f"chatcmpl-{self.job.id}", "object": kind, "created": self.created, "model": self.model}
 
     def whole(self, output: RequestOutput, account: Account, *, timings: bool) -> dict[str, Any]:
         return {

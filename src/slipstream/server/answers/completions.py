@@ -26,7 +26,7 @@ class CompletionForm:
     drop_output: bool = False
 
     def head(self) -> dict[str, Any]:
-        return {"id": self.job.id, "object": "text_completion", "created": self.created, "model": self.model}
+        return {"id": f"cmpl-{self.job.id}", "object": "text_completion", "created": self.created, "model": self.model}
 
     def whole(self, outputs: Sequence[RequestOutput], account: Account, *, timings: bool) -> dict[str, Any]:
         n = self.job.params.n

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -35,10 +34,6 @@ def documented(kind: type[RequestModel]) -> dict[str, Any]:
 
 def answer_headers(body: SharedFields) -> dict[str, str]:
     return {"X-Slipstream-Ignored": ", ".join(body.ignored)} if body.ignored else {}
-
-
-def new_id(prefix: str) -> str:
-    return f"{prefix}-{uuid.uuid4().hex}"
 
 
 def timeout_of(request: Request, body_timeout: float | None, context: ServerContext) -> float | None:

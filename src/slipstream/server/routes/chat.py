@@ -11,7 +11,7 @@ from slipstream.server.answering import answer_stream, json_response, whole_outp
 from slipstream.server.answers.chat import ChatForm, ChatStream
 from slipstream.server.chat_plan import plan_chat
 from slipstream.server.context import Context
-from slipstream.server.routes.bodies import answer_headers, body_of, documented, new_id
+from slipstream.server.routes.bodies import answer_headers, body_of, documented
 from slipstream.server.routes.jobs import make_job
 from slipstream.server.schema.chat import ChatRequest
 
@@ -25,7 +25,7 @@ async def chat_completions(
     """Answer a conversation through the model's chat template."""
     name = context.model.require(body.model)
     plan = await plan_chat(body, context.model, context.options)
-    job = make_job(request, context, body, new_id("chatcmpl"), (plan.prompt,), plan.params)
+    job = make_job(request, context, body, (plan.prompt,), plan.params)
     form = ChatForm(job, name, int(context.wall()), context.model.tokenizer, plan.parser)
     if body.stream:
         head = form.head("chat.completion.chunk")

@@ -11,7 +11,7 @@ from slipstream.server.answering import answer_stream, json_response, whole_outp
 from slipstream.server.answers.completions import CompletionForm, CompletionStream
 from slipstream.server.context import Context
 from slipstream.server.prompts import completion_prompt
-from slipstream.server.routes.bodies import answer_headers, body_of, documented, new_id
+from slipstream.server.routes.bodies import answer_headers, body_of, documented
 from slipstream.server.routes.jobs import make_job
 from slipstream.server.schema.completions import CompletionRequest, completion_params
 
@@ -28,7 +28,7 @@ async def completions(
     name = context.model.require(body.model)
     params = completion_params(body, context.options)
     prompts = tuple([await completion_prompt(context.model, prompt) for prompt in body.prompts])
-    job = make_job(request, context, body, new_id("cmpl"), prompts, params)
+    job = make_job(request, context, body, prompts, params)
     form = CompletionForm(
         job, name, int(context.wall()), context.model.tokenizer, bool(body.echo), body.max_tokens == 0
     )

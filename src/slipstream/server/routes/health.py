@@ -23,6 +23,6 @@ async def ready(context: Context) -> Response:
     """200 when requests are taken; 503 while the engine starts or restarts, and while the server drains."""
     if context.lifecycle.draining:
         return error_response(NotReadyError("the server is shutting down."))
-    if not context.engine_ready:
+    if not context.engine.ready:
         return error_response(NotReadyError("the engine is not ready."))
     return json_response({"status": "ready"})

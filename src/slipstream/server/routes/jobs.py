@@ -7,6 +7,7 @@ from fastapi import Request
 from slipstream.sampling.params import SamplingParams
 from slipstream.server.context import ServerContext
 from slipstream.server.generate import Job, Prompt
+from slipstream.server.middleware.request_scope import request_id
 from slipstream.server.routes.bodies import timeout_of
 from slipstream.server.schema.common import SharedFields
 
@@ -21,16 +22,14 @@ def make_job(
     request: Request,
     context: ServerContext,
     body: SharedFields,
-    job_id: str,
     prompts: tuple[Prompt, ...],
     params: SamplingParams,
 ) -> Job:
-    """Raises InvalidParamsError for a bad timeout, NotReadyError while the server drains."""
-    context.require_open()
+    """Raises InvalidParamsError for a bad timeout."""
     tenant = tenant_of(request)
     salt = None if tenant is None and body.cache_salt is None else f"{tenant or ''}\0{body.cache_salt or ''}"
     return Job(
-        job_id,
+        request_id(request.scope),
         prompts,
         params,
         timeout=timeout_of(request, body.timeout, context),

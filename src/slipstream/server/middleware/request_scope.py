@@ -1,0 +1,85 @@
+"""Every request gets an id, a line in the log, and is counted while it is open."""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from slipstream.server.context import ServerContext
+from slipstream.server.errors import NotReadyError, error_response
+
+logger = logging.getLogger("slipstream.server")
+
+ID_HEADER = "X-Request-Id"
+_USABLE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def request_id(scope: Scope) -> str:
+    """The id of the request, which is the engine's too."""
+    return str(scope["slipstream.request_id"])
+
+
+class RequestScope:
+    """A client's X-Request-Id is kept if it is plain and no open request has it; the answer says which one is in force.
+
+    Requests that make the engine work (POST) are refused while the server drains.
+    """
+
+    def __init__(self, app: ASGIApp, context: ServerContext) -> None:
+        self._app = app
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        context, lifecycle = self._context, self._context.lifecycle
+        name = self._name(Headers(scope=scope).get(ID_HEADER))
+        scope["slipstream.request_id"] = name
+        started, status = context.clock(), 0
+
+        async def named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[ID_HEADER] = name
+            await send(message)
+
+        lifecycle.open_ids.add(name)
+        try:
+            if lifecycle.draining and scope["method"] == "POST":
+                error = NotReadyError("the server is shutting down.", retry_after=context.options.drain_timeout)
+                await error_response(error, {"Connection": "close"})(scope, receive, named)
+            else:
+                await self._app(scope, receive, named)
+        finally:
+            lifecycle.open_ids.discard(name)
+            self._log(scope, name, status, context.clock() - started)
+
+    def _name(self, given: str | None) -> str:
+        if given is None or not _USABLE.fullmatch(given):
+            return uuid.uuid4().hex
+        return given if given not in self._context.lifecycle.open_ids else f"{given}-{uuid.uuid4().hex[:8]}"
+
+    def _log(self, scope: Scope, name: str, status: int, seconds: float) -> None:
+        """Probes only where something is wrong; they come every few seconds."""
+        quiet = scope["path"] in ("/health", "/ready", "/metrics") and status < 400
+        logger.log(
+            logging.DEBUG if quiet else logging.INFO,
+            "%s %s %s",
+            scope["method"],
+            scope["path"],
+            status or "no answer",
+            extra={
+                "request_id": name,
+                "tenant": scope.get("slipstream.tenant"),
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status,
+                "seconds": round(seconds, 4),
+            },
+        )
