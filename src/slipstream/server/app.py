@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 
 import msgspec
 from fastapi import FastAPI, Request
@@ -19,8 +20,10 @@ from slipstream.server.key_limits import KeyLimits
 from slipstream.server.middleware.auth import Authentication
 from slipstream.server.middleware.body_limits import BodyLimits
 from slipstream.server.middleware.request_scope import ID_HEADER, RequestScope
+from slipstream.server.observe.http import HttpObserver
+from slipstream.server.observe.setup import Observation, observe
 from slipstream.server.openapi import install_openapi
-from slipstream.server.routes import chat, completions, health, meta, models, tokenize
+from slipstream.server.routes import autopsy, chat, completions, health, meta, metrics, models, page, tokenize
 from slipstream.server.sse import ClientGoneError
 from slipstream.version import installed_version
 
@@ -37,19 +40,23 @@ def create_app(context: ServerContext) -> FastAPI:
         openapi_url="/openapi.json",
         lifespan=_lifespan(context),
     )
+    observation = observe(context.engine, context.model.name, clock=context.clock, wall=context.wall)
+    context = replace(context, engine=observation.engine)
     app.state.context = context
-    for module in (completions, chat, models, tokenize, health, meta):
+    app.state.observation = observation
+    for module in (completions, chat, models, tokenize, health, meta, metrics, autopsy):
         app.include_router(module.router)
+    app.include_router(page.make_router())
     app.add_exception_handler(SlipstreamError, _on_own_error)
     app.add_exception_handler(ClientGoneError, _on_client_gone)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_defect)
     install_openapi(app)
-    _add_middleware(app, context)
+    _add_middleware(app, context, observation)
     return app
 
 
-def _add_middleware(app: FastAPI, context: ServerContext) -> None:
+def _add_middleware(app: FastAPI, context: ServerContext, observation: Observation) -> None:
     """The last one added sees a request first."""
     options = context.options
     limits = KeyLimits(context.clock, concurrency=options.key_concurrency, per_minute=options.key_requests_per_minute)
@@ -64,6 +71,7 @@ def _add_middleware(app: FastAPI, context: ServerContext) -> None:
             expose_headers=[ID_HEADER, "Retry-After"],
         )
     app.add_middleware(RequestScope, context=context)
+    app.add_middleware(HttpObserver, metrics=observation.metrics, log=observation.log, clock=context.clock)
 
 
 def _lifespan(context: ServerContext) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
