@@ -47,6 +47,7 @@ BAD_VALUES: list[tuple[str, str, Any]] = [
     ("scheduler", "max_prefill_chunk", 0),
     ("scheduler", "policy", "lifo"),
     ("scheduler", "max_queued", 0),
+    ("scheduler", "max_queued_tokens", 0),
     ("scheduler", "tpot_objective", 0.0),
     ("scheduler", "tpot_objective", math.inf),
     ("engine", "seed", -1),

@@ -66,6 +66,7 @@ class EffectiveOptions:
     max_prefill_chunk: int | None
     policy: str
     max_queued: int | None
+    max_queued_tokens: int | None
     tpot_objective: float | None
     seed: int | None
     num_threads: int

@@ -61,11 +61,12 @@ class SchedulerOptions:
     max_prefill_chunk: int | None = None  # tokens of one row per step; None: bounded by the step alone
     policy: Policy = "fcfs"
     max_queued: int | None = None  # requests waiting; None: no bound
+    max_queued_tokens: int | None = None  # prompt tokens of the waiting requests; an empty queue takes any request
     tpot_objective: float | None = None  # seconds per output token that prefill chunks must leave room for
 
     def __post_init__(self) -> None:
         normalise_fields(self, "scheduler")
-        for name in ("max_num_batched_tokens", "max_num_seqs", "max_prefill_chunk", "max_queued"):
+        for name in ("max_num_batched_tokens", "max_num_seqs", "max_prefill_chunk", "max_queued", "max_queued_tokens"):
             check_range(self, "scheduler", name, "at least 1", lambda x: x >= 1)
         check_range(self, "scheduler", "tpot_objective", "above 0", lambda x: x > 0)
 

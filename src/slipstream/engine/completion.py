@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slipstream.engine.outputs import CompletionStats, OutputDelta
 from slipstream.engine.request import Request
-from slipstream.engine.scheduler import RequestUpdate
+from slipstream.engine.updates import RequestUpdate
 from slipstream.sampling.logprobs import TokenLogprob
 from slipstream.sampling.params import SamplingParams
 from slipstream.text.detokenize import IncrementalDetokenizer

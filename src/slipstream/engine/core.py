@@ -15,8 +15,9 @@ from slipstream.engine.protocol import EngineStats, GenerationRequest
 from slipstream.engine.recorder import TimelineRecorder
 from slipstream.engine.request import SEED_RANGE, Request, make_children, make_request
 from slipstream.engine.runner import Runner
-from slipstream.engine.scheduler import RequestUpdate, Scheduler
+from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.timeline import RequestTimeline
+from slipstream.engine.updates import RequestUpdate
 from slipstream.errors import EngineError, InvalidParamsError
 from slipstream.sampling.params import SamplingParams
 from slipstream.text.tokenizer import Tokenizer
@@ -92,7 +93,7 @@ class EngineCore:
     def add(self, request: GenerationRequest) -> None:
         """Queue a request and, for n > 1, its siblings; all of them or none.
 
-        Raises InvalidParamsError, ContextLengthError, RequestTooLargeError or QueueFullError.
+        Raises InvalidParamsError, ContextLengthError, RequestTooLargeError, QueueFullError or DeadlineError.
         """
         self._resume()
         requests = self._requests(request, self._clock())
@@ -176,6 +177,8 @@ class EngineCore:
             max_num_seqs=scheduler.max_num_seqs,
             step_time=totals.step_time,
             forward_time=totals.forward_time,
+            num_queued_tokens=scheduler.num_queued_tokens,
+            num_shed=scheduler.num_shed,
             warm_up_time=totals.warm_up_time,
         )
 
@@ -227,6 +230,7 @@ class EngineCore:
             priority=request.priority,
             deadline=None if request.timeout is None else now + request.timeout,
             cache_salt=request.cache_salt,
+            tenant=request.tenant,
         )
         self._scheduler.check(parent, request.params.n)
         return [parent, *make_children(parent)]

@@ -246,6 +246,7 @@ def _settings(options: EffectiveOptions) -> SchedulerSettings:
         max_prefill_chunk=options.max_prefill_chunk,
         tpot_objective=options.tpot_objective,
         max_queued=options.max_queued,
+        max_queued_tokens=options.max_queued_tokens,
     )
 
 

@@ -73,6 +73,7 @@ class Request:
     priority: int = 0  # lower is more important
     deadline: float | None = None  # absolute seconds
     cache_salt: str | None = None
+    tenant: str | None = None
     fork_of: str | None = None  # id of the request whose prompt blocks this one shares
 
     status: RequestStatus = RequestStatus.WAITING
@@ -171,6 +172,7 @@ def make_request(
     priority: int = 0,
     deadline: float | None = None,
     cache_salt: str | None = None,
+    tenant: str | None = None,
 ) -> Request:
     """Check a prompt and resolve seed, stop tokens and length against the model.
 
@@ -200,6 +202,7 @@ def make_request(
         priority=priority,
         deadline=deadline,
         cache_salt=cache_salt,
+        tenant=tenant,
     )
 
 
@@ -221,6 +224,7 @@ def make_children(parent: Request) -> list[Request]:
             priority=parent.priority,
             deadline=parent.deadline,
             cache_salt=parent.cache_salt,
+            tenant=parent.tenant,
             fork_of=parent.id,
         )
         for i in range(1, parent.params.n)

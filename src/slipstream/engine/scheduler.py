@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable
 
 from slipstream.engine.admission import (
     AdaptiveLimit,
@@ -14,6 +12,8 @@ from slipstream.engine.admission import (
     watermark_blocks,
 )
 from slipstream.engine.cost_model import LinearCostModel, StepCostModel
+from slipstream.engine.deadlines import Deadlines
+from slipstream.engine.drafts import DraftProposer, NoDrafts
 from slipstream.engine.forks import Forks
 from slipstream.engine.grants import Grants
 from slipstream.engine.plan import PlanRow, RowResult, StepPlan, StepResult
@@ -21,40 +21,9 @@ from slipstream.engine.queue import FirstComeFirstServed, QueuePolicy, WaitingQu
 from slipstream.engine.request import FinishReason, Request, RequestStatus
 from slipstream.engine.rows import build_row, check_answer
 from slipstream.engine.settings import SchedulerSettings
-from slipstream.errors import EngineError, InvalidParamsError
-from slipstream.kv.manager import KVManager, KVUsage
-from slipstream.sampling.logprobs import TokenLogprob
-
-
-class DraftProposer(Protocol):
-    def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
-        """Tokens that may follow each request's known ones; an empty draft is always allowed."""
-        ...
-
-
-class NoDrafts:
-    def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
-        return [()] * len(requests)
-
-
-@dataclass(frozen=True, slots=True)
-class RequestUpdate:
-    """What a step brought one request. Exactly one update of every request has a `finish_reason`."""
-
-    request: Request
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
-    finish_reason: FinishReason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
-    step: int
-    num_running: int
-    num_waiting: int
-    num_preempted: int  # since start
-    max_num_seqs: int  # in force; lower than asked while preemptions are frequent
-    kv: KVUsage
+from slipstream.engine.updates import RequestUpdate, SchedulerStats
+from slipstream.errors import DeadlineError, EngineError, InvalidParamsError
+from slipstream.kv.manager import KVManager
 
 
 class Scheduler:
@@ -84,18 +53,18 @@ class Scheduler:
         self._limit = limit or AdaptiveLimit(settings.max_num_seqs)
         self._cost_model = cost_model or LinearCostModel()
         self._proposer = proposer or NoDrafts()
-        self._queue = WaitingQueue(self._policy, settings.max_queued)
+        self._queue = WaitingQueue(self._policy, settings.max_queued, settings.max_queued_tokens)
         chunk = settings.max_prefill_chunk if settings.enable_chunked_prefill else None
         self._max_chunk = chunk or settings.max_num_batched_tokens
         self._watermark = watermark_blocks(kv.num_blocks, settings.watermark)
         self._requests: dict[str, Request] = {}  # unfinished, and finished ones of the step in flight
         self._running: dict[Request, None] = {}
         self._forks = Forks(kv)
-        self._deadlines: dict[Request, float] = {}
+        self._deadlines = Deadlines(self._cost_model, self._queue.rates)
         self._updates: list[RequestUpdate] = []
         self._in_flight: StepPlan | None = None
         self._planned_at = 0.0
-        self._step = self._added = self._preempted = 0
+        self._step = self._added = self._preempted = self._shed = 0
 
     # ---- requests come and go ----
 
@@ -105,8 +74,13 @@ class Scheduler:
         refuse_too_many(request, n, self.settings.max_queued)
 
     def require_room(self, request: Request, n: int = 1) -> None:
-        """Raise QueueFullError if `n` of the request cannot be added now."""
+        """Raise QueueFullError if `n` of the request cannot be added now, DeadlineError if it would end too late."""
         self._queue.require_room(request, n - 1)
+        try:
+            self._deadlines.refuse_hopeless(request, self._running, self._queue, self.kv.usage().hit_rate)
+        except DeadlineError:
+            self._shed += 1
+            raise
 
     def add(self, request: Request) -> None:
         """Raises RequestTooLargeError, QueueFullError, or InvalidParamsError for an id that is in use."""
@@ -117,8 +91,8 @@ class Scheduler:
         request.order = self._added
         self._added += 1
         self._requests[request.id] = request
-        if request.deadline is not None:
-            self._deadlines[request] = request.deadline
+        self._queue.shares.enter(request.tenant)
+        self._deadlines.add(request)
         parent = self._requests.get(request.fork_of) if request.fork_of is not None else None
         if parent is not None and not parent.finished:
             self._forks.add(request, parent)
@@ -157,7 +131,16 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         limit = min(self.settings.max_num_seqs, self._limit.limit)
-        return SchedulerStats(self._step, len(self._running), len(self._queue), self._preempted, limit, self.kv.usage())
+        return SchedulerStats(
+            self._step,
+            len(self._running),
+            len(self._queue),
+            self._preempted,
+            limit,
+            self.kv.usage(),
+            self._queue.num_tokens,
+            self._shed,
+        )
 
     # ---- a step begins ----
 
@@ -254,6 +237,9 @@ class Scheduler:
             self._start(request, now)
         for request in admitted:
             self._queue.remove(request)
+        self._queue.rates.observe(
+            now, len(admitted), sum(each.num_prompt_tokens for each in admitted), len(self._queue)
+        )
 
     def _try_start(self, request: Request, grants: Grants, budget: int, promised: int) -> int:
         """Reserve blocks for the first chunk; the number of its tokens, or 0 and nothing changed."""
@@ -278,6 +264,7 @@ class Scheduler:
         if request.stats.first_scheduled is None:
             request.stats.first_scheduled = now
             request.stats.cached_tokens = request.computed
+            self._queue.shares.charge_prompt(request.tenant, request.num_prompt_tokens - request.computed)
             request.protected |= now - request.arrival > self.settings.max_wait
         request.status = RequestStatus.RUNNING
         self._running[request] = None
@@ -317,6 +304,7 @@ class Scheduler:
         self._cost_model.observe(plan.num_tokens, len(plan.rows), context, elapsed or now - self._planned_at)
         updates = self.drain()
         sampled: list[Request] = []
+        shared = self._queue.shares.several
         for row, answer in zip(plan.rows, result.rows, strict=True):
             request = self._requests[row.request_id]
             if request.finished:
@@ -325,6 +313,8 @@ class Scheduler:
             update = self._apply_row(request, row, answer, now)
             if update.tokens or update.finish_reason:
                 updates.append(update)
+            if shared:
+                self._queue.shares.charge_output(request.tenant, len(update.tokens))
             if row.samples and not request.finished:
                 sampled.append(request)
         self._draft(sampled)
@@ -381,7 +371,8 @@ class Scheduler:
         request.stats.finished = now
         request.draft = ()
         self._running.pop(request, None)
-        self._deadlines.pop(request, None)
+        self._deadlines.forget(request)
+        self._queue.shares.leave(request.tenant)
         if request in self._queue:
             self._queue.remove(request)
         self._forks.ended(request)
@@ -394,7 +385,14 @@ class Scheduler:
         del self._requests[request.id]
 
     def _expire(self, now: float) -> None:
-        for request in [r for r, deadline in self._deadlines.items() if deadline <= now]:
-            update = self.finish(request.id, "deadline", now)
-            if update is not None:
-                self._updates.append(update)
+        for request in self._deadlines.expired(now):
+            self._late(request, now)
+        hit_rate = self.kv.usage().hit_rate if self._deadlines else 0.0
+        for request in self._deadlines.hopeless(now, self._running, self._queue, hit_rate):
+            self._shed += 1
+            self._late(request, now)
+
+    def _late(self, request: Request, now: float) -> None:
+        update = self.finish(request.id, "deadline", now)
+        if update is not None:
+            self._updates.append(update)

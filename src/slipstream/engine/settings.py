@@ -18,11 +18,18 @@ class SchedulerSettings:
     tpot_objective: float | None = None  # seconds per step while anything decodes; None: off
     watermark: float = 0.01  # share of the blocks that admission leaves free
     max_queued: int | None = None  # new requests waiting; None: no bound
+    max_queued_tokens: int | None = None  # their prompt tokens together; an empty queue takes any request
     max_preemptions: int = 3  # after so many a request is protected
     max_wait: float = 30.0  # seconds; one that waited longer for its first step is protected
 
     def __post_init__(self) -> None:
-        for name in ("max_num_batched_tokens", "max_num_seqs", "max_prefill_chunk", "max_preemptions"):
+        for name in (
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "max_prefill_chunk",
+            "max_queued_tokens",
+            "max_preemptions",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"must be at least 1, not {value}.", where=name)
