@@ -11,7 +11,7 @@ from slipstream.config.suggest import did_you_mean
 from slipstream.errors import ConfigError
 
 PREFIX = "SLIPSTREAM_"
-OWN_NAMES = ("SLIPSTREAM_CACHE_DIR",)
+OWN_NAMES = ("SLIPSTREAM_CACHE_DIR", "SLIPSTREAM_API_KEYS")
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
@@ -22,6 +22,7 @@ class Environment:
     """None: not set. An empty variable counts as not set."""
 
     cache_dir: Path | None = None  # SLIPSTREAM_CACHE_DIR: where models are kept
+    api_keys: str | None = field(default=None, repr=False)  # SLIPSTREAM_API_KEYS: of the server, separated by commas
     hf_token: str | None = field(default=None, repr=False)  # HF_TOKEN
     hf_hub_offline: bool = False  # HF_HUB_OFFLINE
     no_color: bool = False  # NO_COLOR (no-color.org): any value that is not empty
@@ -35,6 +36,7 @@ def read_environment(mapping: Mapping[str, str] = os.environ) -> Environment:
     cache_dir = mapping.get("SLIPSTREAM_CACHE_DIR")
     return Environment(
         cache_dir=Path(cache_dir).expanduser().absolute() if cache_dir else None,
+        api_keys=mapping.get("SLIPSTREAM_API_KEYS") or None,
         hf_token=mapping.get("HF_TOKEN") or None,
         hf_hub_offline=_flag(mapping, "HF_HUB_OFFLINE"),
         no_color=bool(mapping.get("NO_COLOR")),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from slipstream.config.decision import Decision
 from slipstream.errors import ChatTemplateError, RequestError
 from slipstream.text.chat_template import ChatTemplate
 from slipstream.text.tokenizer import Tokenizer
@@ -18,14 +17,13 @@ class ModelNotServedError(RequestError):
 @dataclass(frozen=True)
 class ServedModel:
     """`names`: what clients may call it, the main one first. `max_model_len`: tokens, prompt and output together.
-    `created`: seconds since the epoch. `decisions`: the engine's settings, asked and in force."""
+    `created`: seconds since the epoch."""
 
     names: tuple[str, ...]
     tokenizer: Tokenizer
     max_model_len: int
     vocab_size: int
     created: int
-    decisions: tuple[Decision, ...] = ()
 
     @property
     def name(self) -> str:

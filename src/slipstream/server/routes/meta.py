@@ -36,8 +36,19 @@ async def features() -> dict[str, Any]:
 @router.get("/config")
 async def config(context: Context) -> dict[str, Any]:
     """Settings of the engine (asked for, in force, and why) and of the server; no secrets."""
+    info = context.engine.info
     return {
-        "engine": [asdict(decision) for decision in context.model.decisions],
+        "model": {
+            "names": context.model.names,
+            "asked": info.model,
+            "path": info.path,
+            "family": info.family,
+            "max_model_len": info.max_model_len,
+            "load_seconds": info.load_time,
+            "warm_up_seconds": info.warm_up_time,
+        },
+        "engine": [asdict(decision) for decision in info.decisions],
+        "warnings": info.warnings,
         "server": context.options.shown(),
     }
 

@@ -1,0 +1,154 @@
+"""The server's process: uvicorn around the application, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from slipstream.errors import ResourceError
+from slipstream.server.app import create_app
+from slipstream.server.context import ServerContext
+from slipstream.server.errors import NotReadyError
+from slipstream.server.guard import guarded
+
+logger = logging.getLogger("slipstream.server")
+
+BACKLOG = 2048
+LAST_WORDS = 2.0  # seconds in which requests that drain too slowly can still tell their clients
+POLL = 0.02
+
+
+class AddressInUseError(ResourceError):
+    """The server cannot listen where it was told to."""
+
+
+def serve(context: ServerContext, *, on_listening: Callable[[str], None] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends it at once.
+
+    `on_listening` is called with the URL once connections are accepted. Raises AddressInUseError.
+    """
+    listener = bind(context.options.host, context.options.port)
+    try:
+        asyncio.run(run_server(context, listener, on_listening=on_listening))
+    finally:
+        listener.close()
+
+
+async def run_server(
+    context: ServerContext,
+    listener: socket.socket,
+    *,
+    on_listening: Callable[[str], None] | None = None,
+    signals: bool = True,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """As `serve`, on a socket that is bound. Setting `stop` is a first signal."""
+    server = _Server(_config(context))
+    stop = stop or asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            server.force_exit = server.should_exit = True
+            for stream in list(context.lifecycle.streams):
+                stream.fail(NotReadyError("the server was stopped."))
+        stop.set()
+
+    handled = (signal.SIGTERM, signal.SIGINT) if signals else ()
+    for number in handled:
+        loop.add_signal_handler(number, on_signal)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(POLL)
+        if on_listening is not None and not serving.done():
+            on_listening(url_of(context, listener))
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            await drain(context)
+        server.should_exit = True
+        await serving
+    finally:
+        stopping.cancel()
+        for number in handled:
+            loop.remove_signal_handler(number)
+
+
+async def drain(context: ServerContext) -> None:
+    """Take no new requests, wait for those under way, and end after `drain_timeout` those that are left."""
+    lifecycle, timeout = context.lifecycle, context.options.drain_timeout
+    lifecycle.draining = True
+    logger.info("draining: %d requests under way, at most %g s", len(lifecycle.streams), timeout)
+    if not await _until(lambda: not lifecycle.open_ids, context, timeout):
+        logger.warning("draining took too long: %d requests are ended", len(lifecycle.streams))
+        for stream in list(lifecycle.streams):
+            stream.fail(NotReadyError("the server was stopped before the answer was complete."))
+        await _until(lambda: not lifecycle.open_ids, context, LAST_WORDS)
+
+
+async def _until(done: Callable[[], bool], context: ServerContext, timeout: float) -> bool:
+    end = context.clock() + timeout
+    while not done():
+        if context.clock() >= end:
+            return False
+        await asyncio.sleep(POLL)
+    return True
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening TCP socket. Raises AddressInUseError."""
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, number)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise AddressInUseError(
+            f"cannot listen: {error.strerror or error}.", where=f"{host}:{port}", fix="Choose another --port."
+        ) from error
+    return listener
+
+
+def url_of(context: ServerContext, listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{context.options.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours: uvicorn would stop listening at once, and die of the signal afterwards."""
+        yield
+
+
+def _config(context: ServerContext) -> uvicorn.Config:
+    options = context.options
+    return uvicorn.Config(
+        create_app(context),
+        http=guarded(options.header_timeout, options.write_timeout),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=max(1, round(options.keep_alive_timeout)),
+        timeout_graceful_shutdown=round(LAST_WORDS),
+        ssl_certfile=options.tls_certificate,
+        ssl_keyfile=options.tls_key,
+        ssl_keyfile_password=options.tls_key_password,
+        backlog=BACKLOG,
+    )
