@@ -2,6 +2,7 @@
 # make test   the whole test suite              make fast       only the quick tests
 # make lint   style, types, room order          make clean      remove build output and caches
 # make peers   install llama.cpp for benchmarks/peers.py
+# make sanitize  native tests on a build with AddressSanitizer, UndefinedBehaviorSanitizer; thread team with ThreadSanitizer
 # make native-warnings  compile the C++ code with every compiler at hand, warnings being errors
 #
 # PYTHON=... names the Python of a new .venv, MODEL=... the model of `make run`, PYTEST_ARGS=... goes to pytest.
@@ -9,7 +10,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: run test fast lint clean peers native-warnings
+.PHONY: run test fast lint clean peers native-warnings sanitize
 
 MODEL ?= smollm2
 MAX_TOKENS ?= 128
@@ -48,6 +49,9 @@ peers:
 	test -x .venv-peers/bin/python || "$$(scripts/find_python.sh $(PYTHON))" -m venv .venv-peers
 	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAVA_BUILD=OFF" \
 	  .venv-peers/bin/python -m pip install llama-cpp-python
+
+sanitize: $(READY_DEV)
+	scripts/native_sanitize.sh
 
 native-warnings:
 	scripts/native_warnings.sh

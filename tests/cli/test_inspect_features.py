@@ -6,6 +6,7 @@ import pytest
 
 from slipstream.cli.main import main
 from slipstream.features import FEATURES, pairs
+from slipstream.kernels.cpu.native import kernel_sets
 
 
 def test_inspect_shows_sizes_memory_and_decisions(tiny_folder, capsys):
@@ -31,6 +32,9 @@ def test_inspect_hardware(capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["processor"]["threads used"] >= 1
     assert report["memory"]["total"] >= report["memory"]["available"] > 0
+    usable = kernel_sets()
+    assert report["kernels of the cpu backend"]["used"].startswith(f"{usable[0]} (")
+    assert report["kernels of the cpu backend"]["usable"].split(", ") == usable
 
 
 @pytest.mark.parametrize(

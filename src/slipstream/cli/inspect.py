@@ -12,6 +12,7 @@ from slipstream.engine.loading import EnginePlan, inspect_model
 from slipstream.errors import UsageError
 from slipstream.hub.disk import format_bytes
 from slipstream.hw.info import HardwareInfo, read_hardware
+from slipstream.kernels.cpu.native import kernel_sets
 from slipstream.text.tokenizer import Tokenizer
 
 _SEQUENCES = (1, 8, 64)
@@ -92,6 +93,13 @@ def _model_report(plan: EnginePlan, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
+def _kernel_report(usable: list[str]) -> dict[str, str]:
+    """usable: the compiled kernel sets that this processor can run, best first."""
+    best = usable[0]
+    why = "the processor lacks AVX2, FMA or F16C" if best == "scalar" else "the widest that this processor has"
+    return {"used": f"{best} ({why})", "usable": ", ".join(usable)}
+
+
 def _hardware_report(hardware: HardwareInfo) -> dict[str, Any]:
     return {
         "processor": {
@@ -105,6 +113,7 @@ def _hardware_report(hardware: HardwareInfo) -> dict[str, Any]:
             "threads used": hardware.recommended_threads,
             "features": " ".join(hardware.cpu_features),
         },
+        "kernels of the cpu backend": _kernel_report(kernel_sets()),
         "memory": {"total": hardware.total_memory, "available": hardware.available_memory},
     }
 
