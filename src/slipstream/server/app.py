@@ -23,7 +23,7 @@ from slipstream.server.middleware.request_scope import ID_HEADER, RequestScope
 from slipstream.server.observe.http import HttpObserver
 from slipstream.server.observe.setup import Observation, observe
 from slipstream.server.openapi import install_openapi
-from slipstream.server.routes import autopsy, chat, completions, health, meta, metrics, models, page, tokenize
+from slipstream.server.routes import autopsy, chat, completions, docs, health, meta, metrics, models, page, tokenize
 from slipstream.server.sse import ClientGoneError
 from slipstream.version import installed_version
 
@@ -44,7 +44,7 @@ def create_app(context: ServerContext) -> FastAPI:
     context = replace(context, engine=observation.engine)
     app.state.context = context
     app.state.observation = observation
-    for module in (completions, chat, models, tokenize, health, meta, metrics, autopsy):
+    for module in (completions, chat, models, tokenize, health, meta, metrics, autopsy, docs):
         app.include_router(module.router)
     app.include_router(page.make_router())
     app.add_exception_handler(SlipstreamError, _on_own_error)
