@@ -170,6 +170,10 @@ def test_streams_that_the_caller_closed_are_done_without() -> None:
 def test_every_verb_of_the_table_is_there() -> None:
     from importlib import import_module
 
-    for entry in VERBS:
+    entries = list(VERBS)
+    for entry in entries:
         target = getattr(import_module(entry.module), entry.attribute)
-        assert callable(target)
+        if isinstance(target, tuple):
+            entries += target
+        else:
+            assert callable(target)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from slipstream.errors import EngineError
 
 
@@ -17,7 +19,7 @@ class FailedRequestError(EngineError):
 def connect_failure(error: OSError, where: str) -> FailedRequestError:
     return FailedRequestError(
         "connect",
-        f"cannot be reached: {error.strerror or error}.",
+        f"cannot be reached: {os.strerror(error.errno) if error.errno and error.errno > 0 else error}.",
         where=where,
         fix="Is the server running, and is this its address?",
     )

@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from slipstream.cli.exit_codes import MEANINGS, ExitCode, summary
@@ -87,6 +88,8 @@ def _run_verb(verb: Verb, args: list[str]) -> int:
 
     args = ["--help" if each == "-h" else each for each in args]
     target = getattr(import_module(verb.module), verb.attribute)
+    if isinstance(target, tuple):
+        return _run_group(verb, target, args)
     arguments = read_plainly(target, args) if callable(target) else None
     if arguments is not None:
         target(**arguments)
@@ -98,7 +101,7 @@ def _run_verb(verb: Verb, args: list[str]) -> int:
         app = target
     else:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(verb.name, epilog=summary())(for_typer(target))
+        app.command(verb.name.rpartition(" ")[2], epilog=summary())(for_typer(target))
     command = get_command(app)
     try:
         with command.make_context(f"slipstream {verb.name}", args) as context:
@@ -112,15 +115,26 @@ def _run_verb(verb: Verb, args: list[str]) -> int:
     return ExitCode.OK
 
 
-def _find(name: str) -> Verb:
-    for verb in VERBS:
+def _run_group(group: Verb, verbs: tuple[Verb, ...], args: list[str]) -> int:
+    """A verb with verbs of its own: `slipstream bench serve`."""
+    if not args or args[0] == "--help":
+        print(f"Usage: slipstream {group.name} VERB [options]\n\n{group.help}\n\nVerbs:\n{_listed(verbs)}\n")
+        print(f"`slipstream {group.name} VERB --help` shows a verb's options.")
+        return ExitCode.OK
+    found = _find(args[0], verbs, f"{group.name} ")
+    return _run_verb(replace(found, name=f"{group.name} {found.name}"), args[1:])
+
+
+def _find(name: str, verbs: Sequence[Verb] | None = None, group: str = "") -> Verb:
+    verbs = VERBS if verbs is None else verbs
+    for verb in verbs:
         if verb.name == name:
             return verb
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [verb.name for verb in VERBS], n=1)
-    fix = f"Did you mean `slipstream {near[0]}`?" if near else "See `slipstream --help` for the verbs."
-    raise UsageError(f"there is no verb {name!r}.", fix=fix)
+    near = get_close_matches(name, [verb.name for verb in verbs], n=1)
+    fix = f"Did you mean `slipstream {group}{near[0]}`?" if near else f"See `slipstream {group}--help` for the verbs."
+    raise UsageError(f"there is no verb {group + name!r}.", fix=fix)
 
 
 def _flushed(code: int) -> int:
@@ -141,9 +155,13 @@ def _show_traceback(debug: bool) -> None:
         traceback.print_exc()
 
 
+def _listed(verbs: Sequence[Verb]) -> str:
+    width = max(len(verb.name) for verb in verbs)
+    return "\n".join(f"  {verb.name:<{width}}  {verb.help}" for verb in verbs)
+
+
 def _help() -> str:
-    width = max(len(verb.name) for verb in VERBS)
-    verbs = "\n".join(f"  {verb.name:<{width}}  {verb.help}" for verb in VERBS)
+    verbs = _listed(VERBS)
     codes = "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
     return f"""Usage: slipstream [--debug] VERB [MODEL] [options]
 

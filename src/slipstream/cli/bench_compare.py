@@ -1,0 +1,69 @@
+"""`slipstream bench compare`: is B better than A?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from slipstream.bench.compare import THRESHOLD, Comparison
+from slipstream.bench.results import compare_results, read_results
+from slipstream.bench.stats import CONFIDENCE
+from slipstream.cli.parameters import Argument, Option
+from slipstream.errors import UsageError
+
+
+def compare(
+    a: Annotated[Path, Argument(metavar="A", help="A result file, or a folder of them.")],
+    b: Annotated[Path, Argument(metavar="B", help="What is compared with it.")],
+    *,
+    threshold: Annotated[float, Option(help="A smaller change than this share is within noise.")] = THRESHOLD,
+    json_: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say for every metric of two results whether B is better, worse or within noise of A.
+
+    The ratio is B over A with a 95 % interval. Better or worse needs an interval that leaves out 1 and a change of at
+    least --threshold. Two files know nothing of how the machine changes between runs; folders of runs made in
+    turn do.
+    """
+    if not 0 <= threshold < 1:
+        raise UsageError("must be from 0 to 1.", where="--threshold")
+    of_a, of_b = read_results(a), read_results(b)
+    found, doubts = compare_results(of_a, of_b, threshold=threshold)
+    if json_:
+        print(msgspec.json.encode({"comparisons": found, "doubts": doubts}).decode())
+        return
+    print(f"A: {of_a[0].name} ({a})   B: {of_b[0].name} ({b})")
+    for line in _table(found):
+        print(line)
+    print(
+        f"Better or worse: the {CONFIDENCE:.0%} interval of B over A leaves out 1, and the change is at least "
+        f"{threshold:.1%}."
+    )
+    if len(of_a) == 1:
+        doubts.append("one run each: how the machine changes between runs is not in the intervals")
+    for doubt in doubts:
+        print(f"note: {doubt}")
+
+
+def _table(found: list[Comparison]) -> list[str]:
+    rows = [("", "metric", "A", "B", "B over A", "pairs", "verdict")]
+    rows += [
+        (
+            each.level,
+            each.metric,
+            _number(each.metric, each.a),
+            _number(each.metric, each.b),
+            f"{each.ratio:.3f} [{each.low:.3f}, {each.high:.3f}]" if each.high else "-",
+            str(each.pairs),
+            each.verdict if each.high else f"{each.verdict} ({each.why})",
+        )
+        for each in found
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(7)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _number(metric: str, value: float) -> str:
+    return f"{value:.2f}" if metric.endswith("/s") else f"{1000 * value:.2f} ms"
