@@ -23,10 +23,12 @@ from slipstream.engine.outputs import RequestOutput
 from slipstream.engine.queue import PriorityOrder
 from slipstream.errors import ConfigError, FeatureConflictError
 from slipstream.features import FEATURES, Feature, Pair, pairs, require_working
+from slipstream.sampling.grammar.spec import GrammarSpec
 
 SEMANTIC = frozenset(info.feature for info in FEATURES if not info.transparent)
 NUM_REQUESTS, MAX_TOKENS, LIMIT = 4, 10, 3
 Features = frozenset[Feature]
+GRAMMAR = f"([{spell([0])}-{spell([49])}][{spell([50])}-{spell([98])}])*[{spell([0])}-{spell([49])}]?"
 
 # What every engine of the running test computes with; a context variable, because all helpers below depend on it.
 BACKEND: ContextVar[str] = ContextVar("BACKEND", default="reference")
@@ -54,6 +56,8 @@ def sampling(on: Features) -> list[SamplingParams]:
         likely = plain(on - {Feature.PENALTIES, Feature.STOP})[0].outputs[0].token_ids
         params |= {"repetition_penalty": 1.2, "presence_penalty": 0.4, "frequency_penalty": 0.3}
         params |= {"logit_bias": {5: 1.5, 60: -2.0}, "bad_words": spell(likely[:1]), "bad_words_ids": [likely[1:3]]}
+    if Feature.GRAMMAR in on:
+        params["grammar"] = GrammarSpec.regex(GRAMMAR)
     stops: list[dict[str, object]] = [{}] * NUM_REQUESTS
     if Feature.STOP in on:
         answers = [output.outputs[0].token_ids for output in plain(on - {Feature.STOP})]
@@ -133,6 +137,13 @@ def cached(output: RequestOutput | None) -> int:
     stats = output.outputs[0].stats
     assert stats is not None
     return stats.num_cached_tokens
+
+
+def by_the_grammar(run: Run) -> bool:
+    """Every character from the one half that the grammar draws from, and then from the other."""
+    answers = [completion.token_ids for output in run.outputs for completion in output.outputs]
+    assert all((token < 50) == (i % 2 == 0) for answer in answers for i, token in enumerate(answer))
+    return bool(answers)
 
 
 def in_batches(run: Run) -> bool:
@@ -215,6 +226,7 @@ IN_EFFECT: dict[Feature, Callable[[Run], bool]] = {
     Feature.LOGPROBS: with_logprobs,
     Feature.PROMPT_LOGPROBS: with_prompt_logprobs,
     Feature.STOP: stopped,
+    Feature.GRAMMAR: by_the_grammar,
 }
 
 
@@ -345,5 +357,6 @@ def test_active_features_follow_settings_and_model(tiny_folder: Path) -> None:
         Feature.LOGPROBS,
         Feature.PROMPT_LOGPROBS,
         Feature.STOP,
+        Feature.GRAMMAR,
     }
     assert active == set(Feature) - by_request

@@ -27,6 +27,8 @@ from slipstream.models.config import ModelConfig
 from slipstream.models.family import Family, Model
 from slipstream.models.reader import Reader
 from slipstream.models.registry import FAMILIES
+from slipstream.sampling.grammar.compiler import GrammarCompiler
+from slipstream.sampling.grammar.states import GrammarStates
 from slipstream.sampling.params import SamplingParams
 
 BACKENDS = ("reference", "cpu")
@@ -40,7 +42,7 @@ class Characters:
     special_ids: frozenset[int] = frozenset()
     strips_leading_space = False
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
         return [98 if char == " " else ord(char) - 0x100 for char in text]
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -135,7 +137,8 @@ class TinyEngine:
         scheduler = Scheduler(values, self.kv, policy=policy, cost_model=cost_model)  # type: ignore[arg-type]
         storage = KVStorage(spec, num_blocks, kernels.new_kv(spec, num_blocks))
         forward = model if kernels.compile is None else kernels.compile(model, storage)
-        self.runner = Spy(ModelRunner(forward, storage, kernels.to_numpy))
+        grammars = GrammarCompiler(Characters(), model.config.vocab_size, ())
+        self.runner = Spy(ModelRunner(forward, storage, kernels.to_numpy, GrammarStates(grammars)))
         self.core = EngineCore(
             scheduler,
             self.runner,
@@ -144,6 +147,7 @@ class TinyEngine:
             max_model_len=MAX_MODEL_LEN,
             seed=0,
             clock=lambda: 0.0,
+            grammars=grammars,
         )
         self.outputs: dict[str, RequestOutput] = {}
 

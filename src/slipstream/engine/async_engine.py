@@ -97,6 +97,8 @@ class AsyncEngine:
     async def generate(self, request: GenerationRequest) -> AsyncIterator[OutputDelta]:
         """Raises RequestError before any work, EngineError when the engine is closed or has failed."""
         self._require_alive(request.request_id)
+        if request.params.grammar is not None:
+            await asyncio.to_thread(self._core.prepare, request.params)
         self._core.check(request)
         stream = Stream(asyncio.get_running_loop(), request.params.n)
         with self._door:

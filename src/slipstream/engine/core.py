@@ -19,6 +19,7 @@ from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.timeline import RequestTimeline
 from slipstream.engine.updates import RequestUpdate
 from slipstream.errors import EngineError, InvalidParamsError
+from slipstream.sampling.grammar.compiler import GrammarCompiler
 from slipstream.sampling.params import SamplingParams
 from slipstream.text.tokenizer import Tokenizer
 
@@ -41,6 +42,7 @@ class EngineCore:
     Not thread-safe: one caller at a time. `tokenizer` may be None: then there is no text, and stop strings are
     refused. `clock` gives seconds and never goes back. `seed`: where requests without a seed draw theirs from, in the
     order of `add`; None: from the system. `recorder` keeps timelines; None: nobody does.
+    `grammars`: the compiler that the runner's grammar states use, too; None: grammars are refused.
 
     A KeyboardInterrupt while the runner works takes the step back, and the engine can go on. An exception that strikes
     while results are being recorded leaves them half recorded: every later `add` and `step` then raises EngineError.
@@ -58,6 +60,7 @@ class EngineCore:
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         recorder: TimelineRecorder | None = None,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self.max_model_len = max_model_len
         self.vocab_size = vocab_size
@@ -67,6 +70,7 @@ class EngineCore:
         self._eos_token_ids = tuple(eos_token_ids)
         self._clock = clock
         self._recorder = recorder
+        self._grammars = grammars
         self._seeds = None if seed is None else random.Random(seed)
         self._completions: dict[str, Completion] = {}  # unfinished, by scheduler request id
         self._children: dict[str, list[str]] = {}  # caller's request id -> scheduler request ids, unfinished
@@ -89,6 +93,13 @@ class EngineCore:
     def check(self, request: GenerationRequest) -> None:
         """Raise the error that `add` would raise for the request's own content, and change nothing."""
         self._requests(request, self._clock())
+
+    def prepare(self, params: SamplingParams) -> None:
+        """Compile the grammar, if there is one, so that `check` and `add` are quick. May be called from any thread.
+
+        Raises InvalidParamsError for what is no grammar.
+        """
+        self._compile(params, "grammar")
 
     def add(self, request: GenerationRequest) -> None:
         """Queue a request and, for n > 1, its siblings; all of them or none.
@@ -238,6 +249,7 @@ class EngineCore:
     def _resolve(self, params: SamplingParams, where: str) -> SamplingParams:
         """Check ids against the vocabulary; tokenise bad words, as written and behind a space."""
         params.validate_for_vocab(self.vocab_size)
+        self._compile(params, where)
         if self._tokenizer is None:
             if params.stop or params.bad_words:
                 name = "stop" if params.stop else "bad_words"
@@ -251,6 +263,13 @@ class EngineCore:
             for prefix in ("", " ")
         )
         return replace(params, bad_words_ids=(*params.bad_words_ids, *dict.fromkeys(sequences)))
+
+    def _compile(self, params: SamplingParams, where: str) -> None:
+        if params.grammar is None:
+            return
+        if self._grammars is None:
+            raise InvalidParamsError("grammar needs a tokenizer, and this engine has none.", where=where)
+        self._grammars.compile(params.grammar)
 
     def _fail(self, plan: StepPlan, error: Exception) -> list[OutputDelta]:
         self._scheduler.discard(plan)

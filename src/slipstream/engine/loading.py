@@ -30,6 +30,8 @@ from slipstream.kv.storage import KVStorage
 from slipstream.models.build import kv_spec, load_model
 from slipstream.models.config import ModelConfig
 from slipstream.models.registry import find_family, read_config
+from slipstream.sampling.grammar.compiler import GrammarCompiler
+from slipstream.sampling.grammar.states import GrammarStates
 from slipstream.text.tokenizer import Tokenizer
 from slipstream.weights.checkpoint import Checkpoint
 from slipstream.weights.open import open_checkpoint
@@ -125,15 +127,17 @@ def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | N
     spec, num_blocks = plan.memory.spec, plan.memory.num_blocks
     kv = KVStorage(spec, num_blocks, kernels.new_kv(spec, num_blocks))
     forward = model if kernels.compile is None else kernels.compile(model, kv)
+    grammars = GrammarCompiler(tokenizer, plan.config.vocab_size, tokenizer.eos_token_ids)
     core = EngineCore(
         _scheduler(plan.options, num_blocks),
-        ModelRunner(forward, kv, kernels.to_numpy),
+        ModelRunner(forward, kv, kernels.to_numpy, GrammarStates(grammars)),
         tokenizer=tokenizer,
         vocab_size=plan.config.vocab_size,
         max_model_len=plan.options.max_model_len,
         eos_token_ids=tokenizer.eos_token_ids,
         seed=plan.options.seed,
         recorder=TimelineRecorder(),
+        grammars=grammars,
     )
     return LoadedEngine(plan, core, tokenizer)
 

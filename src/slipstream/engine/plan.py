@@ -17,6 +17,8 @@ class RowSampling:
     num_prompt_tokens: int
     stop_token_ids: tuple[int, ...]  # end-of-sequence ids and the request's own; banned while min_tokens is not met
     history: tuple[int, ...] = ()  # every known token, drafts excluded; empty unless params need it
+    output: tuple[int, ...] = ()  # the known output tokens; empty without a grammar
+    max_tokens: int | None = None  # of the output, the context's end respected
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class RowResult:
     logprobs: tuple[TokenLogprob, ...] = ()  # one per token, if asked
     prompt_logprobs: tuple[TokenLogprob, ...] = ()  # for prompt positions start+1.., if asked
     error: str | None = None  # this request failed in the runner; the others did not
+    complete: bool = False  # the grammar allows nothing after the last token
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,12 @@ class Request:
     def row_sampling(self, *, samples: bool) -> RowSampling:
         """What the runner needs to sample for it; `history` only where it is read (prompt log-probabilities too)."""
         if self._sampling is None:
-            self._sampling = RowSampling(self.params, self.seed, self.num_prompt_tokens, self.stop_token_ids)
+            self._sampling = RowSampling(
+                self.params, self.seed, self.num_prompt_tokens, self.stop_token_ids, max_tokens=self.max_tokens
+            )
+        if samples and self.params.grammar is not None:
+            history = tuple(self.tokens) if self.lacks_prompt_logprobs or self.needs_history else ()
+            return replace(self._sampling, history=history, output=tuple(self.output_token_ids))
         if self.lacks_prompt_logprobs or (samples and self.needs_history):
             return replace(self._sampling, history=tuple(self.tokens))
         return self._sampling

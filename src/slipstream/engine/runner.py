@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Protocol
 
@@ -15,6 +16,9 @@ from slipstream.errors import RequestError
 from slipstream.kernels.batch import ForwardBatch
 from slipstream.kernels.table import Tensor
 from slipstream.kv.storage import KVStorage
+from slipstream.sampling.grammar.spec import GrammarSpec
+from slipstream.sampling.grammar.state import GrammarState
+from slipstream.sampling.grammar.states import GrammarStates
 from slipstream.sampling.logprobs import TokenLogprob, prompt_logprobs
 from slipstream.sampling.sampler import SampledRow, SampleRow, sample_rows
 
@@ -30,10 +34,17 @@ class Runner(Protocol):
 class ModelRunner:
     """Runs one model over one KV cache.
 
-    `to_numpy` brings logits to the host as float32 [L, V].
+    `to_numpy` brings logits to the host as float32 [L, V]. Without `grammars` a row that has a grammar fails.
     """
 
-    def __init__(self, model: ForwardModel, kv: KVStorage, to_numpy: Callable[[Tensor], NDArray[np.float32]]) -> None:
+    def __init__(
+        self,
+        model: ForwardModel,
+        kv: KVStorage,
+        to_numpy: Callable[[Tensor], NDArray[np.float32]],
+        grammars: GrammarStates | None = None,
+    ) -> None:
+        self._grammars = grammars
         self._model = model
         self._kv = kv
         self._to_numpy = to_numpy
@@ -45,18 +56,18 @@ class ModelRunner:
         built = perf_counter()
         logits = self._to_numpy(self._model(batch, self._kv))
         computed = perf_counter()
-        rows = _sample(plan, logits)
+        rows = _sample(plan, logits, self._grammars)
         timing = StepTiming(built - started, computed - built, perf_counter() - computed)
         return StepResult(plan.step, rows, timing)
 
 
-def _sample(plan: StepPlan, logits: NDArray[np.float32]) -> tuple[RowResult, ...]:
+def _sample(plan: StepPlan, logits: NDArray[np.float32], grammars: GrammarStates | None) -> tuple[RowResult, ...]:
     """Split logits [L, V] into the rows' own, sample those that want it, add prompt log-probabilities."""
     ends = np.cumsum([row.num_logits for row in plan.rows]).tolist()
     sampling = [(row, end) for row, end in zip(plan.rows, ends, strict=True) if row.samples]
     needed = np.concatenate([np.arange(end - 1 - row.num_draft, end) for row, end in sampling] or [np.empty(0, int)])
     wanted = logits if len(needed) == len(logits) else logits[needed.astype(np.intp)]
-    sampled = iter(sample_rows(wanted, [_sample_row(row) for row, _ in sampling]))
+    sampled = iter(sample_rows(wanted, [_sample_row(row, grammars) for row, _ in sampling]))
     results = []
     for row, end in zip(plan.rows, ends, strict=True):
         drawn = next(sampled) if row.samples else SampledRow(tokens=(), accepted=0)
@@ -67,13 +78,23 @@ def _sample(plan: StepPlan, logits: NDArray[np.float32]) -> tuple[RowResult, ...
                 prompt = _prompt_logprobs(row, logits[end - row.num_logits : end])
             except RequestError as failure:
                 error = str(failure)
-        results.append(RowResult(row.request_id, drawn.tokens, drawn.accepted, drawn.logprobs, prompt, error))
+        results.append(
+            RowResult(row.request_id, drawn.tokens, drawn.accepted, drawn.logprobs, prompt, error, drawn.complete)
+        )
     return tuple(results)
 
 
-def _sample_row(row: PlanRow) -> SampleRow:
+def _sample_row(row: PlanRow, grammars: GrammarStates | None) -> SampleRow:
     known = len(row.tokens) - row.num_draft
-    return SampleRow(row.sampling, first_position=row.start + known, draft_tokens=row.tokens[known:])
+    spec = row.sampling.params.grammar
+    grammar = None if spec is None else partial(_grammar, grammars, row, spec)
+    return SampleRow(row.sampling, row.start + known, row.tokens[known:], grammar)
+
+
+def _grammar(grammars: GrammarStates | None, row: PlanRow, spec: GrammarSpec) -> GrammarState:
+    if grammars is None:
+        raise RequestError("this runner knows no grammars.")
+    return grammars.at(row.request_id, spec, row.sampling.output)
 
 
 def _prompt_logprobs(row: PlanRow, logits: NDArray[np.float32]) -> tuple[TokenLogprob, ...]:

@@ -349,6 +349,8 @@ class Scheduler:
             kept += 1
             if request.append(token):
                 break
+        if answer.complete and kept == len(answer.tokens) and request.finish_reason in (None, "length"):
+            request.finish_reason = "stop"
         if kept and request.stats.first_token is None:
             request.stats.first_token = now
         logprobs = answer.logprobs[:kept]

@@ -13,8 +13,8 @@ import zmq
 
 from slipstream.engine.core import EngineCore
 from slipstream.engine.outputs import OutputDelta
-from slipstream.engine.process.heart import Pulse, end_with_parent, start_heart
-from slipstream.engine.process.sockets import from_child, puller, pusher, to_child
+from slipstream.engine.process.heart import Pulse, be_killed_with_parent, end_with_parent, start_heart
+from slipstream.engine.process.sockets import from_child, puller, pusher, remove_folder, to_child
 from slipstream.engine.process.wire import (
     Abort,
     Add,
@@ -60,6 +60,10 @@ def run_child(build: Build) -> int:
         socket.connect(from_child(folder))
     start = decode_to_child(inbox.recv())
     assert isinstance(start, Start)
+    for socket in (outbox, beats):
+        socket.poll(flags=zmq.POLLOUT)
+    remove_folder(folder)  # all are connected
+    be_killed_with_parent()
     pulse = Pulse()
     stop_heart = start_heart(beats, pulse, start.heartbeat)
     try:

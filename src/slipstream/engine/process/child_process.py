@@ -52,10 +52,6 @@ class ChildProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def met(self) -> None:
-        """Both sides are connected: the sockets need their files no longer."""
-        remove_folder(self._folder)
-
     def read_stderr(self) -> bool:
         """Keep what has come and log it by lines. False once nothing more can come, so that the process has ended."""
         while True:

@@ -40,12 +40,7 @@ def start_heart(socket: zmq.Socket[bytes], pulse: Pulse, interval: float) -> thr
 
 
 def end_with_parent(lifeline: int, folder: Path) -> None:
-    """Leave at once when the other end of the pipe `lifeline` is closed, which the parent's death does.
-
-    The kernel is asked, too, to kill this process with the parent's thread that started it: that also works while a
-    defect holds the interpreter, or while the process is stopped.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Leave at once when the other end of the pipe `lifeline` is closed, which the parent's death does."""
 
     def watch() -> None:
         while os.read(lifeline, 4096):
@@ -54,3 +49,11 @@ def end_with_parent(lifeline: int, folder: Path) -> None:
         os._exit(0)
 
     threading.Thread(target=watch, name="slipstream-lifeline", daemon=True).start()
+
+
+def be_killed_with_parent() -> None:
+    """Ask the kernel to kill this process with the parent's thread that started it, once nothing is left to clean up.
+
+    That also works while a defect holds the interpreter, or while the process is stopped.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

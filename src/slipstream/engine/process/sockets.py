@@ -42,6 +42,7 @@ def pusher(context: zmq.Context[zmq.Socket[bytes]], *, linger: float) -> zmq.Soc
     """`linger`: seconds that what was sent last may take to leave after the socket is closed."""
     socket = context.socket(zmq.PUSH)
     socket.setsockopt(zmq.LINGER, int(linger * 1000))
+    socket.setsockopt(zmq.IMMEDIATE, 1)  # can be written to only when it is connected
     socket.setsockopt(zmq.SNDHWM, 0)  # requests that wait for a long step to end must not block an event loop
     return socket
 

@@ -53,8 +53,6 @@ class _Watch:
     ready: float | None = None
     steps: int = 0
     step_since: float | None = None
-    beaten: bool = False
-    folder_gone: bool = False
     failure: SlipstreamError | None = None  # what it said itself
     closed: bool = False
 
@@ -182,7 +180,6 @@ class Supervisor:
     def _receive(self, child: ChildProcess, watch: _Watch, message: FromChild) -> None:
         now = watch.heard = time.monotonic()
         if isinstance(message, Beat):
-            watch.beaten = True
             if message.steps != watch.steps or not message.in_step:
                 watch.step_since = None
             watch.steps = message.steps
@@ -199,9 +196,6 @@ class Supervisor:
         else:
             self._listener.on_message(message, self.send)
             watch.closed |= isinstance(message, Closed)
-        if watch.ready is not None and watch.beaten and not watch.folder_gone:
-            child.met()
-            watch.folder_gone = True
 
     def _hang(self, watch: _Watch, now: float) -> str | None:
         settings = self._settings
