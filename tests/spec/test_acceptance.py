@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from slipstream.spec.acceptance import WINDOW, AcceptanceModel, AcceptanceWindow
+
+pytestmark = pytest.mark.fast
+
+
+def test_chances_begin_at_the_prior() -> None:
+    assert AcceptanceModel(prior=0.5).chances(3, 3) == [0.5, 0.25, 0.125]
+
+
+def test_only_judged_positions_count() -> None:
+    model = AcceptanceModel(prior=0.5, strength=2.0, keep=1.0)
+    model.observe(1, proposed=4, accepted=1)
+    # Position 0: 1 + 1 right of 2 + 1; position 1: 1 right of 2 + 1; positions 2 and 3 were never judged.
+    assert model.chances(1, 4) == pytest.approx([2 / 3, 2 / 9, 1 / 9, 1 / 18])
+
+
+def test_a_whole_accepted_draft_judges_all_its_positions() -> None:
+    model = AcceptanceModel(prior=0.5, strength=2.0, keep=1.0)
+    model.observe(1, proposed=2, accepted=2)
+    assert model.chances(1, 3) == pytest.approx([2 / 3, 4 / 9, 2 / 9])
+
+
+def test_classes_of_evidence_are_apart() -> None:
+    model = AcceptanceModel(keep=1.0)
+    model.observe(5, 1, 1)
+    assert model.chances(4, 1) == [0.5]
+    assert model.chances(5, 1)[0] > 0.5
+
+
+def test_it_follows_a_change() -> None:
+    model = AcceptanceModel()
+    for _ in range(400):
+        model.observe(1, 1, 1)
+    assert model.chances(1, 1)[0] > 0.97
+    for _ in range(300):
+        model.observe(1, 1, 0)
+    assert model.chances(1, 1)[0] < 0.08
+
+
+def test_late_positions_share_an_estimate() -> None:
+    model = AcceptanceModel(positions=2, keep=1.0)
+    for _ in range(50):
+        model.observe(1, 8, 8)
+    first, second, third = model.chances(1, 3)
+    assert second / first == pytest.approx(third / second)
+
+
+@pytest.mark.parametrize(("proposed", "accepted"), [(1, 2), (2, -1)])
+def test_impossible_results(proposed: int, accepted: int) -> None:
+    with pytest.raises(ValueError, match="accepted"):
+        AcceptanceModel().observe(1, proposed, accepted)
+
+
+def test_the_window_forgets_the_oldest_proposal() -> None:
+    window = AcceptanceWindow()
+    assert window.rate is None
+    window.observe(4, 4)
+    for _ in range(WINDOW - 1):
+        window.observe(2, 1)
+    assert window.rate == (4 + WINDOW - 1) / (4 + 2 * (WINDOW - 1))
+    window.observe(2, 1)
+    assert window.rate == 0.5
+    assert len(window) == WINDOW

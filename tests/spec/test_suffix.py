@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipstream.spec.suffix import SuffixAutomaton
+
+pytestmark = pytest.mark.fast
+
+
+def longest_repeated_suffix(tokens: list[int]) -> int:
+    for length in range(len(tokens) - 1, 0, -1):
+        suffix = tokens[-length:]
+        if any(tokens[i : i + length] == suffix for i in range(len(tokens) - length)):
+            return length
+    return 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 3), max_size=60))
+def test_longest_match_is_the_longest_at_every_length(tokens: list[int]) -> None:
+    automaton = SuffixAutomaton()
+    for count, token in enumerate(tokens, 1):
+        automaton.append(token)
+        expected = longest_repeated_suffix(tokens[:count])
+        found = automaton.matches(1, 1000)
+        assert (found[0][0] if found else 0) == expected
+        assert automaton.longest(1, 1000) == (found[0] if found else None)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=80))
+def test_every_match_is_an_earlier_occurrence(tokens: list[int]) -> None:
+    automaton = SuffixAutomaton(tokens)
+    found = automaton.matches(1, 1000)
+    assert [length for length, _ in found] == sorted((length for length, _ in found), reverse=True)
+    assert len({end for _, end in found}) == len(found)
+    for length, end in found:
+        assert end < len(tokens) - 1
+        assert tokens[end - length + 1 : end + 1] == tokens[len(tokens) - length :]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 2), max_size=60))
+def test_one_by_one_and_at_once_are_the_same(tokens: list[int]) -> None:
+    one_by_one = SuffixAutomaton()
+    for token in tokens:
+        one_by_one.append(token)
+    assert one_by_one.matches(1, 9) == SuffixAutomaton(tokens).matches(1, 9)
+
+
+def test_limits_of_the_match_length() -> None:
+    automaton = SuffixAutomaton([1, 2, 3, 4, 9, 1, 2, 3, 4])
+    assert automaton.matches(4, 8) == [(4, 3)]
+    assert automaton.matches(5, 8) == []
+    assert automaton.matches(2, 3) == [(3, 3)]
+    assert SuffixAutomaton([]).matches(1, 9) == []
+    assert SuffixAutomaton([5]).longest(1, 9) is None
+
+
+def test_the_recent_occurrence_is_preferred() -> None:
+    automaton = SuffixAutomaton([1, 2, 7, 1, 2, 8, 1, 2])
+    [(length, end)] = automaton.matches(2, 9)
+    assert (length, automaton.continuation(end, 1)) == (2, (8,))
+
+
+def test_a_loop_is_continued_as_a_loop() -> None:
+    automaton = SuffixAutomaton([9, 1, 2, 3, 1, 2, 3])
+    [(length, end), *_] = automaton.matches(1, 9)
+    assert length == 3
+    assert automaton.continuation(end, 7) == (1, 2, 3, 1, 2, 3, 1)
+
+
+def test_continuation_inside_the_sequence() -> None:
+    automaton = SuffixAutomaton([1, 2, 3, 4, 5, 1])
+    [(_, end)] = automaton.matches(1, 9)
+    assert automaton.continuation(end, 3) == (2, 3, 4)
+
+
+def test_size_is_linear() -> None:
+    tokens = [(i * i) % 7 for i in range(2000)]
+    automaton = SuffixAutomaton(tokens)
+    assert len(automaton._next) <= 2 * len(tokens)
