@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
@@ -59,3 +60,26 @@ def echo_app(
 
 def client_for(app: FastAPI, **values: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://tiny", **values)
+
+
+async def post(
+    body: Any, path: str = "/v1/completions", *, app: FastAPI | None = None, headers: Any = None
+) -> httpx.Response:
+    async with client_for(app or echo_app()) as client:
+        if isinstance(body, bytes):
+            return await client.post(path, content=body, headers=headers)
+        return await client.post(path, json=body, headers=headers)
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    """Data of the server-sent events; the last must be [DONE]."""
+    data = [line.removeprefix("data: ") for line in response.text.split("\n") if line.startswith("data: ")]
+    assert data.pop() == "[DONE]"
+    return [json.loads(each) for each in data]
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    [(name, error)] = response.json().items()
+    assert name == "error"
+    assert set(error) == {"message", "type", "param", "code"}
+    return error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -10,9 +11,11 @@ from dataclasses import dataclass, replace
 
 from slipstream.engine.outputs import OutputDelta, RequestOutput
 from slipstream.engine.protocol import Engine, GenerationRequest
-from slipstream.errors import DeadlineError, EngineError
+from slipstream.errors import DeadlineError, EngineError, SlipstreamError
 from slipstream.sampling.params import SamplingParams
 from slipstream.server.errors import SlowClientError
+
+logger = logging.getLogger("slipstream.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +138,11 @@ class DeltaStream:
                         raise SlowClientError("the client reads too slowly.", where=self._job.id)
                     self._ready.append(delta if first == 0 else replace(delta, index=first + delta.index))
                     self._wake.set()
-        except Exception as error:  # noqa: BLE001  whatever it is, the reader must get it
+        except SlipstreamError as error:
             self.fail(error)
+        except Exception as error:  # whatever it is, the reader must learn of it, and not its details
+            logger.exception("a defect ended request %s", request.request_id)
+            self.fail(EngineError(f"a defect ended the request ({type(error).__name__})."))
         finally:
             self._open -= 1
             self._wake.set()

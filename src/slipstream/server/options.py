@@ -49,9 +49,7 @@ class ServerOptions:
             raise ConfigError(f"must be text or json, got {self.log_format!r}.", where="log_format")
         for each in fields(self):
             value = getattr(self, each.name)
-            if each.name in _ZERO_ALLOWED or isinstance(value, bool) or not isinstance(value, int | float):
-                continue
-            if not value > 0:
+            if isinstance(value, int | float) and not (value > 0 or (value == 0 and each.name in _ZERO_ALLOWED)):
                 raise ConfigError(f"must be above 0, got {value}.", where=each.name)
         if not self.api_keys and not (self.key_concurrency is None and self.key_requests_per_minute is None):
             raise ConfigError("limits of API keys need API keys.", where="key_concurrency, key_requests_per_minute")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -17,6 +18,8 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+_TYPE_NAME = re.compile(r"(str|int|float|bool|none)$|(list|dict|constrained-\w+|function-\w+)(\[|$)")
+
 Body = TypeVar("Body", bound=RequestModel)
 
 
@@ -25,22 +28,34 @@ def read_body(kind: type[Body], raw: bytes) -> Body:
     try:
         return kind.model_validate_json(raw)
     except ValidationError as error:
-        first, *others = error.errors(include_url=False, include_context=False)
-        more = f" ({len(others)} more problems.)" if others else ""
-        raise _bad_request(kind, first, more) from error
+        raise _bad_request(kind, error.errors(include_url=False, include_context=False)) from error
 
 
-def _bad_request(kind: type[RequestModel], problem: Any, more: str) -> BadRequestError:
-    path = ".".join(str(part) for part in problem["loc"]) or None
-    if problem["type"] == "json_invalid":
-        return BadRequestError(f"the body is not valid JSON: {_sentence(problem['msg'])}")
+def _bad_request(kind: type[RequestModel], problems: Sequence[Any]) -> BadRequestError:
+    first = problems[0]
+    if first["type"] == "json_invalid":
+        return BadRequestError(f"the body is not valid JSON: {_sentence(first['msg'])}")
+    # A field of several types has a problem with each of them; the deepest is the one with the type that was meant.
+    same = [problem for problem in problems if problem["loc"][:1] == first["loc"][:1]]
+    problem = max(same, key=lambda each: len(each["loc"]))
+    path, loc = _path(problem["loc"]), problem["loc"]
     if problem["type"] == "extra_forbidden":
-        name = str(problem["loc"][-1])
-        near = did_you_mean(name, tuple(kind.model_fields)) if len(problem["loc"]) == 1 else None
-        return BadRequestError("is not a field that this server knows.", param=path, fix=f"{near or ''}{more}" or None)
+        near = did_you_mean(str(loc[-1]), tuple(kind.model_fields)) if len(loc) == 1 else None
+        return BadRequestError("is not a field that this server knows.", param=path, fix=near)
     shown = repr(problem.get("input"))
     given = f", got {shown if len(shown) <= 100 else shown[:100] + '...'}" if problem["type"] != "missing" else ""
-    return BadRequestError(f"{problem['msg'].lower()}{given}.", param=path, fix=more.strip() or None)
+    return BadRequestError(f"{problem['msg'][:1].lower()}{problem['msg'][1:]}{given}.", param=path)
+
+
+def _path(loc: Sequence[str | int]) -> str | None:
+    """("messages", 0, "content", "str") -> "messages[0].content": names of types that were tried are left out."""
+    path = ""
+    for part in loc:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif not _TYPE_NAME.match(part):
+            path += f".{part}" if path else part
+    return path or None
 
 
 def _sentence(text: str) -> str:

@@ -30,7 +30,9 @@ class Message(RequestModel):
         fields = ("name", "tool_calls", "tool_call_id", "reasoning_content")
         result = {name: value for name in fields if (value := getattr(self, name)) is not None}
         content = self.content if self.content is not None or self.refusal is None else self.refusal
-        return {"role": "system" if self.role == "developer" else self.role, "content": content, **result}
+        if content is not None:
+            result["content"] = content
+        return {"role": "system" if self.role == "developer" else self.role, **result}
 
 
 class ChatRequest(SharedFields):
