@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from slipstream.engine.core import EngineCore
 from slipstream.engine.protocol import GenerationRequest
+from slipstream.errors import OverloadedError
 from slipstream.sampling.params import SamplingParams
 
 SHORT, LONG, TOGETHER = 8, 256, 4  # prompt tokens; requests decoded in one batch
@@ -13,20 +15,26 @@ ANSWER = 4  # tokens
 
 
 def warm_up(core: EngineCore) -> float:
-    """Run three requests, one after the other; the seconds that took. The core's totals begin anew afterwards.
+    """Run three kinds of requests, one after the other; the seconds that took. The core's totals begin anew afterwards.
 
-    A short prompt decoded greedily, a prompt of several chunks' length, and four sampled completions of one prompt.
-    All of them are cut to what the core can hold. Raises what the core raises if it cannot run at all.
+    A short prompt decoded greedily, a prompt of several chunks' length, and four sampled answers in one batch (fewer
+    if the queue takes fewer). All of them are cut to what the core can hold. Raises what the core raises if it
+    cannot run at all.
     """
     started = time.monotonic()
     room = core.max_model_len - 1
     answer = min(ANSWER, room)
     greedy = SamplingParams(temperature=0.0, max_tokens=answer, ignore_eos=True, seed=0)
-    sampled = SamplingParams(n=TOGETHER, top_p=0.9, top_k=40, max_tokens=answer, ignore_eos=True, seed=0)
-    for name, length, params in (("short", SHORT, greedy), ("long", LONG, greedy), ("together", SHORT, sampled)):
+    sampled = SamplingParams(top_p=0.9, top_k=40, max_tokens=answer, ignore_eos=True, seed=0)
+    for kind, count, length, params in (
+        ("short", 1, SHORT, greedy),
+        ("long", 1, LONG, greedy),
+        ("together", TOGETHER, SHORT, sampled),
+    ):
         prompt = tuple(range(min(length, core.vocab_size, room - answer + 1)))
-        request = GenerationRequest(f"warm-up-{name}", prompt, params, cache_salt="warm-up")
-        core.add(request)
+        with suppress(OverloadedError):
+            for index in range(count):
+                core.add(GenerationRequest(f"warm-up-{kind}-{index}", prompt, params, cache_salt="warm-up"))
         while core.has_work:
             core.step()
     seconds = time.monotonic() - started
