@@ -14,14 +14,16 @@ def test_chances_begin_at_the_prior() -> None:
 def test_only_judged_positions_count() -> None:
     model = AcceptanceModel(prior=0.5, strength=2.0, keep=1.0)
     model.observe(1, proposed=4, accepted=1)
-    # Position 0: 1 + 1 right of 2 + 1; position 1: 1 right of 2 + 1; positions 2 and 3 were never judged.
-    assert model.chances(1, 4) == pytest.approx([2 / 3, 2 / 9, 1 / 9, 1 / 18])
+    # Position 0: 1 + 1 right of 2 + 1. Position 1 began at those 2 / 3 and was wrong once: 4 / 3 of 3. Positions
+    # 2 and 3 were never judged and are thought of as position 1.
+    assert model.chances(1, 4) == pytest.approx([2 / 3, 2 / 3 * 4 / 9, 2 / 3 * (4 / 9) ** 2, 2 / 3 * (4 / 9) ** 3])
 
 
 def test_a_whole_accepted_draft_judges_all_its_positions() -> None:
     model = AcceptanceModel(prior=0.5, strength=2.0, keep=1.0)
     model.observe(1, proposed=2, accepted=2)
-    assert model.chances(1, 3) == pytest.approx([2 / 3, 4 / 9, 2 / 9])
+    # Position 1 began at 2 / 3 of 2 and was right once.
+    assert model.chances(1, 3) == pytest.approx([2 / 3, 2 / 3 * 7 / 9, 2 / 3 * (7 / 9) ** 2])
 
 
 def test_classes_of_evidence_are_apart() -> None:
@@ -65,3 +67,16 @@ def test_the_window_forgets_the_oldest_proposal() -> None:
     window.observe(2, 1)
     assert window.rate == 0.5
     assert len(window) == WINDOW
+
+
+def test_a_sequence_begins_where_all_sequences_are_and_goes_its_own_way() -> None:
+    everyone = AcceptanceModel(keep=1.0)
+    for _ in range(96):
+        everyone.observe(1, 1, 1)
+    one = everyone.child()
+    assert one.chances(1, 2) == everyone.chances(1, 2)
+    for _ in range(30):
+        one.observe(1, 1, 0)
+    assert one.chances(1, 1)[0] == pytest.approx(0.98 * 8 / 38)
+    assert everyone.chances(1, 1)[0] == pytest.approx((2 + 96) / (4 + 96 + 30))
+    assert everyone.child().chances(1, 1) == everyone.chances(1, 1)

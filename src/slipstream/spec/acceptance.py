@@ -28,15 +28,21 @@ class _Beta:
 class AcceptanceModel:
     """P(draft token at a position is right | those before it were), per (evidence, position).
 
-    A new class begins at `prior` with the weight of `strength` observations; old observations fade with a half-life of
-    about 0.7 / (1 - keep) of the same class. Positions from `positions` on share one estimate.
+    A new class begins with the weight of `strength` observations at the parent's estimate, else at that of the position
+    before, else at `prior`; old observations fade with a half-life of about 0.7 / (1 - keep) of the same class.
+    Positions from `positions` on share one estimate. What is observed here is observed by the parent too: one sequence
+    is a child of all sequences.
     """
 
     prior: float = 0.5
     strength: float = 4.0
     keep: float = 0.99
     positions: int = 8
+    parent: AcceptanceModel | None = None
     _classes: dict[tuple[int, int], _Beta] = field(default_factory=dict)
+
+    def child(self) -> AcceptanceModel:
+        return AcceptanceModel(self.prior, 2 * self.strength, self.keep, self.positions, self)
 
     def observe(self, evidence: int, proposed: int, accepted: int) -> None:
         """Of a draft of `proposed` tokens the first `accepted` were right. Says nothing about those after the first
@@ -44,23 +50,35 @@ class AcceptanceModel:
         if not 0 <= accepted <= proposed:
             raise ValueError(f"{accepted} of {proposed} drafted tokens accepted.")
         for position in range(min(accepted + 1, proposed)):
-            self._class(evidence, position).add(position < accepted, self.keep)
+            key = (evidence, min(position, self.positions - 1))
+            if key not in self._classes:
+                mean = self._mean(key)
+                self._classes[key] = _Beta(mean * self.strength, (1 - mean) * self.strength)
+            self._classes[key].add(position < accepted, self.keep)
+        if self.parent is not None:
+            self.parent.observe(evidence, proposed, accepted)
 
     def chances(self, evidence: int, count: int) -> list[float]:
         """For each of `count` positions the probability that it and all before it are right."""
         chance, chances = 1.0, []
         for position in range(count):
-            known = self._classes.get((evidence, min(position, self.positions - 1)))
-            chance *= self.prior if known is None else known.mean
+            chance *= self._mean((evidence, min(position, self.positions - 1)))
             chances.append(chance)
         return chances
 
-    def _class(self, evidence: int, position: int) -> _Beta:
-        key = (evidence, min(position, self.positions - 1))
-        known = self._classes.get(key)
-        if known is None:
-            known = self._classes[key] = _Beta(self.prior * self.strength, (1 - self.prior) * self.strength)
-        return known
+    def _mean(self, key: tuple[int, int]) -> float:
+        known = self._known(key)
+        if known is not None:
+            return known
+        evidence, position = key
+        # Where one token was right the next one tends to be: a flat prior would keep long drafts from being tried.
+        return self._mean((evidence, position - 1)) if position else self.prior
+
+    def _known(self, key: tuple[int, int]) -> float | None:
+        own = self._classes.get(key)
+        if own is not None:
+            return own.mean
+        return None if self.parent is None else self.parent._known(key)
 
 
 @dataclass(slots=True)

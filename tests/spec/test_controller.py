@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import pytest
+
+from slipstream.errors import ConfigError
+from slipstream.spec.controller import Controller, ControlOptions
+from slipstream.spec.proposer import Draft
+from slipstream.spec.step_times import StepTimes
+
+pytestmark = pytest.mark.fast
+DRAFT = Draft((1, 2, 3, 4, 5, 6, 7), 3)
+
+
+def times(per_token: float, rows: int = 1) -> StepTimes:
+    """A step of `rows` tokens takes 1 second, every further token `per_token`."""
+    return StepTimes({(rows, rows + n): 1.0 + per_token * n for n in range(9)})
+
+
+def run(controller: Controller, accepted: int, steps: int) -> list[int]:
+    """Lengths offered when of every verified draft at most `accepted` tokens are right."""
+    lengths = []
+    for _ in range(steps):
+        [cut] = controller.offer([("a", DRAFT)])
+        lengths.append(len(cut))
+        controller.observe("a", len(cut), min(accepted, len(cut)))
+    return lengths
+
+
+def test_fixed_takes_what_there_is() -> None:
+    controller = Controller(ControlOptions("fixed", num_tokens=4), None)
+    assert controller.offer([("a", DRAFT), ("b", Draft((9,), 1)), ("c", Draft())]) == [(1, 2, 3, 4), (9,), ()]
+    assert run(controller, 0, 200) == [4] * 200
+
+
+def test_threshold_switches_off_probes_and_switches_on_again() -> None:
+    controller = Controller(ControlOptions("threshold", num_tokens=4, probe_interval=10), None)
+    lengths = run(controller, 0, 40)
+    assert lengths[:2] == [4, 0]
+    assert lengths[1:11] == [0] * 9 + [1]
+    assert set(lengths[1:]) == {0, 1}
+    assert run(controller, 4, 600)[-1] == 4
+
+
+def test_hysteresis_between_the_thresholds() -> None:
+    controller = Controller(ControlOptions("threshold", num_tokens=2), None)
+    assert run(controller, 1, 100) == [2] * 100  # half accepted: above 40 %, so it stays on
+
+
+def test_cost_lengthens_what_pays_and_drops_what_does_not() -> None:
+    good = Controller(ControlOptions(num_tokens=5), times(0.1))
+    assert run(good, 5, 100)[-1] == 5
+    bad = Controller(ControlOptions(num_tokens=5), times(0.1))
+    assert run(bad, 0, 60)[-20:] == [0] * 20
+    dear = Controller(ControlOptions(num_tokens=5), times(1.5))
+    assert run(dear, 5, 60) == [0] * 60
+
+
+def test_cost_probes_rarely() -> None:
+    controller = Controller(ControlOptions(probe_interval=20), times(0.3))
+    run(controller, 0, 100)
+    lengths = run(controller, 0, 200)
+    assert lengths.count(1) == 10
+    assert lengths.count(0) == 190
+
+
+def test_cost_comes_back_when_drafts_become_right() -> None:
+    controller = Controller(ControlOptions(probe_interval=4), times(0.2))
+    run(controller, 0, 100)
+    assert run(controller, 5, 400)[-1] == 5
+
+
+def test_a_full_batch_leaves_no_room_for_doubtful_drafts() -> None:
+    alone = Controller(ControlOptions(), times(0.2))
+    assert alone.offer([("a", DRAFT)]) != [()]
+    crowded = Controller(ControlOptions(), StepTimes({(16, 16 + n): 1.0 + n for n in range(9)}))
+    assert crowded.offer([("a", DRAFT)], others=15) == [()]
+
+
+def test_requests_learn_from_one_another_but_apart() -> None:
+    controller = Controller(ControlOptions(num_tokens=3), times(0.3))
+    for _ in range(100):
+        [cut] = controller.offer([("good", DRAFT)])
+        controller.observe("good", len(cut), len(cut))
+    assert controller.offer([("new", DRAFT)]) == [(1, 2, 3)]
+    for _ in range(60):
+        controller.observe("bad", 1, 0)
+    assert controller.acceptance("bad") == 0.0
+    assert controller.acceptance("good") == 1.0
+    assert controller.offer([("good", DRAFT)]) == [(1, 2, 3)]
+
+
+def test_a_closed_request_leaves_nothing_behind() -> None:
+    controller = Controller(ControlOptions("threshold"), None)
+    controller.observe("a", 4, 0)
+    assert controller.offer([("a", DRAFT)]) == [()]
+    controller.forget("a")
+    assert controller.acceptance("a") is None
+    assert controller.offer([("a", DRAFT)]) == [(1, 2, 3, 4, 5)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"policy": "best"},
+        {"num_tokens": 0},
+        {"num_tokens": 65},
+        {"off_below": 0.6},
+        {"on_above": 1.5},
+        {"margin": -0.1},
+        {"probe_interval": 0},
+    ],
+)
+def test_senseless_options(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        ControlOptions(**options)  # type: ignore[arg-type]
+
+
+def test_cost_needs_times() -> None:
+    with pytest.raises(ConfigError, match="step times"):
+        Controller(ControlOptions("cost"), None)
