@@ -140,9 +140,19 @@ def test_a_request_that_never_came_back_after_preemption() -> None:
 
 
 def test_stream() -> None:
-    cause = diagnose(timeline(total=2.0))
+    cause = diagnose(timeline(total=2.0, stream_wait=1.5))
     assert (cause.kind, cause.seconds) == ("stream", 1.5)
     assert cause.text == "The answer was ready and its reader was not: 1.5 s of 2 s (75%)."
+
+
+def test_the_server_itself() -> None:
+    late = timeline(intake=0.4, total=1.5, stream_wait=0.2)
+    assert parts(late) == {"queue": 0.05, "prompt": 0.15, "generation": 0.3, "server": 1.2, "stream": 0.2}
+    cause = diagnose(late)
+    assert cause.text == (
+        "The server read the request for 400 ms and wrote the answer after the engine was done: 1.2 s of 1.9 s (63%)."
+    )
+    assert parts(timeline(queue=None, total=0.5, intake=0.25)) == {"queue": 0.5, "server": 0.25}
 
 
 def test_refused_running_and_unknown() -> None:
@@ -188,6 +198,8 @@ chunks = st.builds(
         outcome=st.sampled_from(["stop", "abort", "refused", "running", "error"]),
         measured=st.booleans(),
         total=st.floats(0, 100),
+        intake=st.floats(0, 2),
+        stream_wait=st.floats(0, 200),
         prompt_tokens=st.integers(1, 500),
         output_tokens=st.integers(0, 50),
         queue=instants,
@@ -205,7 +217,7 @@ def test_parts_are_never_negative_and_add_up(given: Timeline) -> None:
     found = split(given)
     assert isinstance(found, Split)
     assert all(value >= 0.0 for _, value in found.items())
-    assert sum(value for _, value in found.items()) == pytest.approx(given.total, abs=1e-6)
+    assert sum(value for _, value in found.items()) == pytest.approx(given.intake + given.total, abs=1e-6)
     cause = diagnose(given)
     assert 0.0 <= cause.share <= 1.0 + 1e-9
     assert cause.text.endswith(".")

@@ -98,6 +98,13 @@ def _generation(timeline: Timeline, parts: Split) -> tuple[str, str]:
     return f"Generating {count(timeline.output_tokens, 'token')}{pace}", ""
 
 
+def _server(timeline: Timeline, _parts: Split) -> tuple[str, str]:
+    return (
+        f"The server read the request for {seconds(timeline.intake)} and wrote the answer after the engine was done",
+        ("It has more to do than it can; give it more processors, or spread the load over more servers."),
+    )
+
+
 def _stream(timeline: Timeline, _parts: Split) -> tuple[str, str]:
     return "The answer was ready and its reader was not", "The client or the network reads too slowly."
 
@@ -109,5 +116,6 @@ _WORDS: dict[Part, Callable[[Timeline, Split], tuple[str, str]]] = {
     "batch": _batch,
     "preemption": _preemption,
     "generation": _generation,
+    "server": _server,
     "stream": _stream,
 }

@@ -47,8 +47,8 @@ def report(record: RequestRecord, engine: RequestTimeline | None, now: float, *,
         arrived_at=record.arrived_at,
         outcome=record.outcome,
         error=record.error,
-        seconds=timeline.total,
-        ttft=None if record.first_token is None else record.first_token - record.arrival,
+        seconds=timeline.intake + timeline.total,
+        ttft=None if record.first_token is None else record.first_token - record.arrival + timeline.intake,
         tokens_per_second=rate,
         longest_gap=record.longest_gap,
         stream_wait=record.stream_wait,
@@ -67,13 +67,15 @@ def timeline_of(record: RequestRecord, engine: RequestTimeline | None, now: floa
     """Of n completions, the one that ended last decides. The engine's timeline knows more than its statistics."""
     until = record.elapsed_until
     total = (now if until is None else until) - record.arrival
+    intake = 0.0 if record.received is None else record.arrival - record.received
     if engine is not None and engine.completions:
-        return _from_engine(record, max(engine.completions, key=lambda each: each.e2e), total)
+        return _from_engine(record, max(engine.completions, key=lambda each: each.e2e), total, intake)
     last = max(record.completions, key=lambda each: each.e2e or 0.0, default=None)
     return Timeline(
         measured=last is not None and record.end is not None,
         outcome=record.outcome,
         total=total,
+        intake=intake,
         prompt_tokens=record.prompt_tokens,
         cached_tokens=last.num_cached_tokens if last else 0,
         output_tokens=record.output_tokens,
@@ -87,10 +89,11 @@ def timeline_of(record: RequestRecord, engine: RequestTimeline | None, now: floa
     )
 
 
-def _from_engine(record: RequestRecord, last: CompletionTimeline, total: float) -> Timeline:
+def _from_engine(record: RequestRecord, last: CompletionTimeline, total: float, intake: float) -> Timeline:
     return Timeline(
         outcome=record.outcome,
         total=max(total, last.e2e),
+        intake=intake,
         prompt_tokens=record.prompt_tokens,
         cached_tokens=last.num_cached_tokens,
         output_tokens=record.output_tokens,

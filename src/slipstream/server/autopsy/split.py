@@ -10,20 +10,21 @@ from typing import Literal
 from slipstream.engine.timeline import ChunkTiming, DecodeTiming
 from slipstream.server.autopsy.timeline import Timeline
 
-Part = Literal["queue", "prompt", "batch", "preemption", "generation", "stream"]
+Part = Literal["queue", "prompt", "batch", "preemption", "generation", "server", "stream"]
 EPSILON = 1e-6  # the step that samples the first token ends with it
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Seconds; the sum of the parts is `Timeline.total`."""
+    """Seconds; the sum of the parts is `Timeline.intake + Timeline.total`."""
 
     queue: float = 0.0  # before the first step
     prompt: float = 0.0  # its own prompt
     generation: float = 0.0  # its own answer
     batch: float = 0.0  # other requests' work while it ran
     preemption: float = 0.0  # sent back to the queue, and computed again
-    stream: float = 0.0  # the engine was done and the reader was not
+    server: float = 0.0  # reading the request before, and writing the answer after, the engine's work
+    stream: float = 0.0  # the engine was done and the answer waited for its reader
 
     def items(self) -> tuple[tuple[Part, float], ...]:
         """In the order in which a request goes through them."""
@@ -33,6 +34,7 @@ class Split:
             ("batch", self.batch),
             ("preemption", self.preemption),
             ("generation", self.generation),
+            ("server", self.server),
             ("stream", self.stream),
         )
 
@@ -44,8 +46,9 @@ def split(timeline: Timeline) -> Split:
     that also computed other requests' prompts took beyond the usual. Time between two chunks is others' time.
     """
     total = max(timeline.total, 0.0)
+    intake = max(timeline.intake, 0.0)
     if timeline.queue is None:
-        return Split(queue=total)
+        return Split(queue=total, server=intake)
     start = _within(timeline.queue, 0.0, total)
     first = total if timeline.first_token is None else _within(timeline.first_token, start, total)
     last = total if timeline.last_token is None else _within(timeline.last_token, first, total)
@@ -63,7 +66,8 @@ def split(timeline: Timeline) -> Split:
     again += taken
     answer, taken = _take(answer, _others(after) + prompts_of_others(timeline.decode))
     mates += taken
-    return Split(start, prompt, answer, mates, again, total - last)
+    writing, reader = _take(total - last, timeline.stream_wait)
+    return Split(start, prompt, answer, mates, again, intake + writing, reader)
 
 
 def prompts_of_others(decode: DecodeTiming) -> float:

@@ -11,7 +11,7 @@ NO_STEPS = DecodeTiming()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """`None`: that did not happen (yet), or nobody saw it.
+    """`None`: that did not happen (yet), or nobody saw it. Arrival is that at the engine.
 
     `total` reaches to the last byte handed to the reader, `last_token` to the engine's end of the request. Of n
     completions the steps are those of the one that ended last. Without steps, what others caused cannot be told apart.
@@ -20,6 +20,7 @@ class Timeline:
     measured: bool = True  # whether the engine told anything of it
     outcome: str  # "running", a finish reason, "disconnect", "refused" or "error"
     total: float
+    intake: float = 0.0  # before arrival: the server read, checked and tokenised
     prompt_tokens: int
     cached_tokens: int = 0
     output_tokens: int = 0

@@ -34,13 +34,13 @@ class RequestLog:
         if self._num_ended > self._keep:
             self._drop(next(key for key, each in self._records.items() if each.end is not None))
 
-    def delivered(self, request_id: str, now: float, wait: float) -> list[RequestRecord]:
+    def delivered(self, request_id: str, received: float, now: float, wait: float) -> list[RequestRecord]:
         """The answer to one HTTP request, ID or ID-0, ID-1, ... in the engine, has reached its reader: its records."""
         records = []
         for key in (request_id, *(f"{request_id}-{number}" for number in range(len(self._records)))):
             record = self._records.get(key)
             if record is not None and record.delivered is None:
-                record.delivered, record.stream_wait = now, wait
+                record.received, record.delivered, record.stream_wait = received, now, wait
                 records.append(record)
             elif key != request_id:
                 break

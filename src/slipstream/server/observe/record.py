@@ -30,6 +30,7 @@ class RequestRecord:
     output_tokens: int = 0
     first_tokens: int = 0  # how many came with the first delivery
     longest_gap: float = 0.0  # between deliveries of tokens
+    received: float | None = None  # the HTTP request began
     delivered: float | None = None  # the last byte was handed over
     stream_wait: float = 0.0  # in which the answer waited for its reader
     completions: list[CompletionStats] = field(default_factory=list)

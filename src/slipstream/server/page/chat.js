@@ -2,7 +2,7 @@
 
 import { Answer } from "./answer.js";
 import { getJson, streamEvents } from "./api.js";
-import { announce, byId, count, el, seconds, setText } from "./dom.js";
+import { announce, byId, count, el, seconds, sentence, setText } from "./dom.js";
 import { openSettings, sampling, systemPrompt } from "./settings.js";
 
 const EXAMPLES = ["Why is the sky blue?", "Write a haiku about rain.", "Explain a hash table to a ten-year-old."];
@@ -212,7 +212,7 @@ class AnswerView {
     const box = el(
       "div",
       { class: "error", role: "alert" },
-      el("p", {}, error.message + wait),
+      el("p", {}, sentence(error.message) + wait),
       el("p", { class: "actions" }, action, el("button", { type: "button", onclick: again }, "Try again")),
     );
     this.meta.replaceWith(box);
@@ -226,6 +226,7 @@ class AnswerView {
       if (cause.kind === "none") return;
       const why = el("details", { class: "why" }, el("summary", {}, "Where did the time go?"));
       why.append(el("p", {}, [cause.text, cause.advice].filter(Boolean).join(" ")));
+      why.addEventListener("toggle", () => why.open && why.scrollIntoView({ block: "nearest" }));
       this.item.append(why);
     } catch {
       // the answer is complete without it

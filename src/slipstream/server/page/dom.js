@@ -38,6 +38,9 @@ export function seconds(value) {
   return `${value < 100 ? value.toPrecision(3) : Math.round(value)} s`;
 }
 
+/** The server's messages begin in lower case, because they follow a place. */
+export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
 export function count(number, what) {
   return `${number} ${what}${number === 1 ? "" : "s"}`;
 }

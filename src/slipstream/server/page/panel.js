@@ -1,7 +1,7 @@
 // The engine's gauges and the last requests, asked for while somebody looks.
 
 import { ApiError, getJson } from "./api.js";
-import { byId, count, el, seconds, setText } from "./dom.js";
+import { byId, count, el, seconds, sentence, setText } from "./dom.js";
 import { openSettings } from "./settings.js";
 
 const PARTS = [
@@ -10,6 +10,7 @@ const PARTS = [
   ["batch", "others"],
   ["preemption", "preempted"],
   ["generation", "answer"],
+  ["server", "server"],
   ["stream", "reader"],
 ];
 const POLL = 1000;
@@ -71,7 +72,7 @@ class Panel {
     if (notice.dataset.state === state) return;
     notice.dataset.state = state;
     if (state === "ready") return;
-    notice.replaceChildren(error?.message ?? words[state]);
+    notice.replaceChildren(sentence(error?.message ?? words[state]));
     if (state === "locked") {
       const open = () => openSettings("api-key");
       notice.append(" ", el("button", { type: "button", class: "link", onclick: open }, "Enter it"));
@@ -156,7 +157,7 @@ function requestRow(request) {
     el("details", {}, summary,
       el("p", { class: "cause" }, request.cause.text),
       request.cause.advice ? el("p", { class: "advice" }, request.cause.advice) : null,
-      request.error ? el("p", { class: "advice" }, request.error) : null,
+      request.error ? el("p", { class: "advice" }, sentence(request.error)) : null,
       el("p", { class: "facts" }, facts.join(" · ")),
       el("p", { class: "id" }, request.id)),
   );
