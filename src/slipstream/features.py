@@ -29,6 +29,7 @@ class Feature(StrEnum):
     LOGPROBS = "log-probabilities"
     PROMPT_LOGPROBS = "prompt log-probabilities"
     STOP = "stop strings and ids"
+    GRAMMAR = "grammar-constrained output"
     SLIDING_WINDOW = "sliding-window attention"
     SOFT_CAP = "logit soft-capping"
     MOE = "mixture of experts"
@@ -63,6 +64,7 @@ FEATURES: tuple[FeatureInfo, ...] = (
     FeatureInfo(Feature.LOGPROBS, True, "logprobs"),
     FeatureInfo(Feature.PROMPT_LOGPROBS, True, "prompt_logprobs"),
     FeatureInfo(Feature.STOP, False, "stop, stop_token_ids, min_tokens, ignore_eos"),
+    FeatureInfo(Feature.GRAMMAR, False, "grammar (JSON schema, regex, grammar, choice)"),
     FeatureInfo(Feature.SLIDING_WINDOW, False, "the model's configuration"),
     FeatureInfo(Feature.SOFT_CAP, False, "the model's configuration"),
     FeatureInfo(Feature.MOE, False, "the model's configuration"),
@@ -78,6 +80,10 @@ _NOTES: dict[frozenset[Feature], str] = {
         "such prompts are fed at most 256 tokens per step in all, even with chunked prefill off, because every "
         "position costs a row of logits"
     ),
+    frozenset({Feature.STOP, Feature.GRAMMAR}): (
+        "a stop string can cut the text before the grammar is satisfied; a complete text ends before min_tokens"
+    ),
+    frozenset({Feature.LOGPROBS, Feature.GRAMMAR}): "the model's own, before the mask",
     frozenset({Feature.PARALLEL_SAMPLING, Feature.PREFIX_CACHING}): (
         "the completions share the prompt's full blocks whether or not the cache is on"
     ),

@@ -71,6 +71,7 @@ BAD_VALUES = [
     ("logprobs", -1),
     ("logprobs", MAX_LOGPROBS + 1),
     ("prompt_logprobs", True),
+    ("grammar", "regex"),
 ]
 
 

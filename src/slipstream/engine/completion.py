@@ -86,7 +86,7 @@ class Completion:
         """(delta without the final fields, whether the completion is over)."""
         tokens = update.tokens
         # A stop token ends the text without being part of it; the ids still show it.
-        hidden = update.finish_reason == "stop" and bool(tokens) and self.request.stop_token is not None
+        hidden = update.finish_reason == "stop" and bool(tokens) and not update.complete
         text, used = self.text.push(tokens[:-1] if hidden else tokens)
         if self.text.stopped_by is None:
             used = len(tokens)

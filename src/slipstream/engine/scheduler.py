@@ -349,7 +349,8 @@ class Scheduler:
             kept += 1
             if request.append(token):
                 break
-        if answer.complete and kept == len(answer.tokens) and request.finish_reason in (None, "length"):
+        complete = answer.complete and kept == len(answer.tokens) and request.stop_token is None
+        if complete:
             request.finish_reason = "stop"
         if kept and request.stats.first_token is None:
             request.stats.first_token = now
@@ -361,7 +362,7 @@ class Scheduler:
         self._forks.parent_advanced(request)
         if request.finish_reason is not None:
             self._end(request, now)
-        return RequestUpdate(request, answer.tokens[:kept], logprobs, request.finish_reason)
+        return RequestUpdate(request, answer.tokens[:kept], logprobs, request.finish_reason, complete)
 
     def _draft(self, requests: list[Request]) -> None:
         for request, draft in zip(requests, self._proposer.propose(requests), strict=True):

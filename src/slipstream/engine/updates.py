@@ -17,6 +17,7 @@ class RequestUpdate:
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
+    complete: bool = False  # it stopped without a stop token: its grammar allows nothing more
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from slipstream.sampling.checks import (
     check_token_sequences,
     refuse,
 )
+from slipstream.sampling.grammar.spec import GrammarSpec
 
 MAX_SEED = 2**64 - 1
 MAX_N = 4096  # every completion is held from the start, so the number of them has to be bounded
@@ -60,6 +61,7 @@ class SamplingParams:
     seed: int | None = None  # 0 .. 2**64 - 1; None: the engine draws one
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: GrammarSpec | None = None  # what the answer must look like; a mapping of its fields becomes one
 
     def __post_init__(self) -> None:
         largest = sys.float_info.max
@@ -98,6 +100,8 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 checked[name] = check_int(name, getattr(self, name), low=0, high=MAX_LOGPROBS)
+        if self.grammar is not None:
+            checked["grammar"] = GrammarSpec.from_value(self.grammar)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:

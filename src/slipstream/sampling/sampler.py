@@ -10,7 +10,7 @@ drafts is the output without (drafter-invariant speculation, arXiv 2408.07978).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,6 +40,17 @@ class RowContext(Protocol):
     def stop_token_ids(self) -> tuple[int, ...]: ...
     @property
     def history(self) -> tuple[int, ...]: ...  # tokens 0 .. first_position - 1; unread unless params.needs_history
+    @property
+    def max_tokens(self) -> int | None: ...  # of the output; read with a grammar only
+
+
+class Grammar(Protocol):
+    """A row's place in its grammar; `sampling.grammar.state.GrammarState` fits."""
+
+    @property
+    def finished(self) -> bool: ...
+    def allowed(self, scores: NDArray[np.floating], context: RowContext, *, position: int) -> NDArray[np.bool_]: ...
+    def advance(self, tokens: Sequence[int]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,7 @@ class SampleRow:
     context: RowContext
     first_position: int  # absolute index of the first token to be drawn = number of tokens known, drafts excluded
     draft_tokens: tuple[int, ...] = ()
+    grammar: Callable[[], Grammar] | None = None  # the state behind the known tokens; may raise RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,7 @@ class SampledRow:
     accepted: int
     logprobs: tuple[TokenLogprob, ...] = ()  # one per token, if asked
     error: str | None = None
+    complete: bool = False  # the grammar allows nothing after the last token
 
 
 def sample_rows(logits: NDArray[np.float32], rows: Sequence[SampleRow]) -> list[SampledRow]:
@@ -85,9 +98,17 @@ def sample_rows(logits: NDArray[np.float32], rows: Sequence[SampleRow]) -> list[
 
 
 def sample_token(
-    logits: LogitsRow, context: RowContext, *, position: int, accepted_drafts: tuple[int, ...] = ()
+    logits: LogitsRow,
+    context: RowContext,
+    *,
+    position: int,
+    accepted_drafts: tuple[int, ...] = (),
+    grammar: Grammar | None = None,
 ) -> int:
-    """The token at absolute index `position`. Raises RequestError if there is none."""
+    """The token at absolute index `position`. Raises RequestError if there is none.
+
+    `grammar` masks the processed scores, before temperature and filters; it is not advanced.
+    """
     params = context.params
     finite_maximum(logits)
     scores: NDArray[np.floating] = logits
@@ -102,6 +123,10 @@ def sample_token(
         )
         if scores.max() == -np.inf:
             raise RequestError(f"the sampling parameters forbid every token at position {position}.")
+    if grammar is not None:
+        scores = np.where(grammar.allowed(scores, context, position=position), scores, -np.inf)
+        if scores.max() == -np.inf:
+            raise RequestError(f"grammar and sampling parameters together forbid every token at position {position}.")
     if params.greedy:
         return int(scores.argmax())
     scaled = scale_by_temperature(scores, params.temperature)
@@ -114,15 +139,23 @@ def sample_token(
 
 def _sample_row(logits: NDArray[np.float32], row: SampleRow) -> SampledRow:
     num_top = row.context.params.logprobs
+    grammar = None if row.grammar is None else row.grammar()
     tokens: list[int] = []
     logprobs: list[TokenLogprob] = []
     for i, row_logits in enumerate(logits):
         token = sample_token(
-            row_logits, row.context, position=row.first_position + i, accepted_drafts=row.draft_tokens[:i]
+            row_logits,
+            row.context,
+            position=row.first_position + i,
+            accepted_drafts=row.draft_tokens[:i],
+            grammar=grammar,
         )
         tokens.append(token)
+        if grammar is not None:
+            grammar.advance((token,))
         if num_top is not None:
             logprobs.append(token_logprob(row_logits, token, num_top))
-        if i < len(row.draft_tokens) and token != row.draft_tokens[i]:
+        if i < len(row.draft_tokens) and (token != row.draft_tokens[i] or (grammar is not None and grammar.finished)):
             break
-    return SampledRow(tokens=tuple(tokens), accepted=len(tokens) - 1, logprobs=tuple(logprobs))
+    complete = grammar is not None and grammar.finished
+    return SampledRow(tuple(tokens), len(tokens) - 1, tuple(logprobs), complete=complete)

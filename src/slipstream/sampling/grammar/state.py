@@ -1,0 +1,229 @@
+"""One answer's way through its grammar: the mask of the next token, and the way home when tokens run out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.errors import RequestError
+from slipstream.sampling.grammar.bounds import MAX_DIGITS, DigitRun
+from slipstream.sampling.grammar.closing import shortest_completion
+from slipstream.sampling.grammar.compiler import CompiledGrammar
+
+if TYPE_CHECKING:
+    import llguidance
+
+    from slipstream.sampling.sampler import RowContext
+
+TESTED = 8  # likeliest tokens tried while the budget is tight
+MIN_GROWTH = 32  # tokens that the shortest ending is expected to grow by with one token, at most
+MIN_WATCHED = 256
+MAX_ENDING = 2048  # bytes
+
+
+class GrammarState:
+    """Follows the output tokens of one request.
+
+    The budget: near its end the shortest ending known is compared with the tokens left, at every token. Once they come
+    close, a token is allowed only if an ending that fits is known behind it; the first token of the known ending always
+    is, so a text that could be ended in time is ended in time. What could break this is one token that makes the
+    shortest ending longer by more than `growth`, max(32, twice the shortest answer), or an ending longer than
+    max(256, 8 growth) tokens when the watch begins.
+    """
+
+    def __init__(self, compiled: CompiledGrammar) -> None:
+        self.compiled = compiled
+        self._vocabulary = compiled.vocabulary
+        self._matcher = compiled.matcher.deep_copy()
+        self._tokens: list[int] = []
+        self._bytes = compiled.byte_matcher.deep_copy() if compiled.byte_matcher is not None else None
+        self._num_in_bytes = 0  # of the tokens, how many the byte matcher has seen
+        self._digits = DigitRun()
+        self._num_in_digits = 0
+        self._growth: int | None = None
+        self._kept: tuple[int, bytes] | None = None  # a known ending, and how many tokens there were then
+
+    @property
+    def finished(self) -> bool:
+        """The text is complete and nothing can be added to it."""
+        return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    @property
+    def accepting(self) -> bool:
+        """The text may end here."""
+        return self._matcher.is_accepting()
+
+    def forced_tokens(self) -> list[int]:
+        """Tokens that spell what the grammar leaves no choice about, from here on; [] where there is a choice."""
+        return self._matcher.compute_ff_tokens()
+
+    def sync(self, output: Sequence[int]) -> None:
+        """Go to the state behind `output`: forwards, back, or from the start, whatever is nearest.
+
+        Raises RequestError if the grammar does not accept it.
+        """
+        if self._tokens != list(output[: len(self._tokens)]):
+            same = 0
+            while same < min(len(self._tokens), len(output)) and self._tokens[same] == output[same]:
+                same += 1
+            self._go_back(same)
+        self.advance(output[len(self._tokens) :])
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Take sampled tokens; end-of-sequence too. Raises RequestError if the grammar does not allow one."""
+        for token in tokens:
+            if not (self._matcher.consume_token(token) if not self._matcher.is_stopped() else self._ends(token)):
+                why = self._matcher.get_error() or "it is complete"
+                raise RequestError(f"the grammar does not allow token {token} at output {len(self._tokens)}: {why}")
+            self._tokens.append(token)
+
+    def allowed(self, scores: NDArray[np.floating], context: RowContext, *, position: int) -> NDArray[np.bool_]:
+        """The mask for the token at absolute index `position`, bool [V]; see `mask`."""
+        params = context.params
+        left = sys.maxsize if context.max_tokens is None else context.max_tokens
+        return self.mask(
+            scores,
+            remaining=left - (position - context.num_prompt_tokens),
+            enough=1 if params.greedy else TESTED,
+            keep_eos=not params.ignore_eos,
+        )
+
+    def mask(
+        self, scores: NDArray[np.floating], *, remaining: int, enough: int = TESTED, keep_eos: bool = True
+    ) -> NDArray[np.bool_]:
+        """Which tokens may come next, bool [V].
+
+        scores: float [V], only read to choose which tokens are tried while the budget is tight. remaining: output
+        tokens left, >= 1, the next one included. enough: of the tokens tried, likeliest first, how many have to fit.
+        `keep_eos` false: end of sequence only where nothing else is left.
+        Raises RequestError if the grammar has run into its own limits.
+        """
+        bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
+        allowed: NDArray[np.bool_] = bits[: len(scores)].view(np.bool_)
+        if self._matcher.is_error():
+            raise RequestError(f"the grammar cannot be followed: {self._matcher.get_error()}")
+        if len(allowed) < len(scores):
+            allowed = np.concatenate([allowed, np.zeros(len(scores) - len(allowed), np.bool_)])
+        if not keep_eos:
+            allowed = _without(allowed, list(self._vocabulary.eos_token_ids))
+        if self.compiled.limit_digits and self._digit_run() >= MAX_DIGITS:
+            allowed = _without(allowed, self._vocabulary.begins_with_digit)
+        return self._within_budget(allowed, scores, remaining, enough)
+
+    # ---- the budget ----
+
+    def _within_budget(
+        self, allowed: NDArray[np.bool_], scores: NDArray[np.floating], remaining: int, enough: int
+    ) -> NDArray[np.bool_]:
+        growth = self._growth_limit()
+        if growth is None or remaining > max(MIN_WATCHED, 8 * growth):
+            return allowed
+        ending = self._known_ending(remaining)
+        if ending is None or remaining - 1 - len(ending[1]) >= growth:
+            return allowed
+        text, spelled = ending
+        tried = self._best(np.flatnonzero(allowed), scores, TESTED)
+        kept = list(islice((token for token in tried if self._fits(token, text, remaining - 1)), enough))
+        kept += spelled[:1] or [token for token in self._vocabulary.eos_token_ids if allowed[token]]
+        result = np.zeros_like(allowed)
+        result[kept] = True
+        return result if kept else allowed
+
+    def _growth_limit(self) -> int | None:
+        """None if no ending of the shortest answer is known."""
+        if self._growth is None and self.compiled.byte_matcher is not None:
+            shortest = self._spelled(self._search(self.compiled.byte_matcher))
+            self._growth = 0 if shortest is None else max(MIN_GROWTH, 2 * len(shortest[1]))
+        return self._growth or None
+
+    def _known_ending(self, remaining: int) -> tuple[bytes, tuple[int, ...]] | None:
+        """An ending of at most `remaining` tokens, as text and spelled; None if none is known."""
+        state = self._byte_state()
+        found = None if state is None else self._spelled(self._search(state))
+        if found is None or len(found[1]) > remaining:  # fewer bytes can be more tokens: what was known still holds
+            found = self._rest_of_kept()
+        if found is None or len(found[1]) > remaining:
+            return None
+        self._kept = len(self._tokens), found[0]
+        return found
+
+    def _rest_of_kept(self) -> tuple[bytes, tuple[int, ...]] | None:
+        if self._kept is None:
+            return None
+        known, text = self._kept
+        added = b"".join([self._vocabulary.bytes[token] for token in self._tokens[known:]])
+        return self._spelled(text[len(added) :]) if text.startswith(added) else None
+
+    def _best(self, ids: NDArray[np.intp], scores: NDArray[np.floating], count: int) -> list[int]:
+        order = np.argsort(-scores[ids], kind="stable")[:count] if len(ids) > count else slice(None)
+        return [int(token) for token in ids[order]]
+
+    def _fits(self, token: int, ending: bytes, remaining: int) -> bool:
+        """Whether an ending of at most `remaining` tokens is known behind `token`; `ending` is one known before it."""
+        if token in self._vocabulary.eos_token_ids:
+            return True
+        data = self._vocabulary.bytes[token]
+        if ending.startswith(data):
+            spelled = self._spelled(ending[len(data) :])
+            if spelled is not None and len(spelled[1]) <= remaining:
+                return True
+        state = self._byte_state()
+        if state is None:
+            return False
+        state = state.deep_copy()
+        if not state.consume_tokens(list(data)):
+            return False
+        spelled = self._spelled(self._search(state))
+        return spelled is not None and len(spelled[1]) <= remaining
+
+    def _search(self, state: llguidance.LLMatcher) -> bytes | None:
+        return shortest_completion(state, json=self.compiled.is_json, max_bytes=MAX_ENDING)
+
+    def _spelled(self, text: bytes | None) -> tuple[bytes, tuple[int, ...]] | None:
+        spelled = None if text is None else self._vocabulary.spell(text)
+        return None if text is None or spelled is None else (text, spelled)
+
+    # ---- states ----
+
+    def _byte_state(self) -> llguidance.LLMatcher | None:
+        if self._bytes is not None:
+            new = [byte for token in self._tokens[self._num_in_bytes :] for byte in self._vocabulary.bytes[token]]
+            self._num_in_bytes = len(self._tokens)
+            if new and not self._bytes.consume_tokens(new):
+                self._bytes = None
+        return self._bytes
+
+    def _digit_run(self) -> int:
+        for token in self._tokens[self._num_in_digits :]:
+            self._digits.push(self._vocabulary.bytes[token])
+        self._num_in_digits = len(self._tokens)
+        return self._digits.length
+
+    def _ends(self, token: int) -> bool:
+        return token in self._vocabulary.eos_token_ids and not self._matcher.is_error()
+
+    def _go_back(self, length: int) -> None:
+        compiled = self.compiled
+        if self._matcher.is_stopped() or not self._matcher.rollback(len(self._tokens) - length):
+            self._matcher = compiled.matcher.deep_copy()
+            self._matcher.consume_tokens(self._tokens[:length])
+        del self._tokens[length:]
+        self._bytes = compiled.byte_matcher.deep_copy() if compiled.byte_matcher is not None else None
+        self._digits = DigitRun()
+        self._num_in_bytes = self._num_in_digits = 0
+        self._kept = None
+
+
+def _without(allowed: NDArray[np.bool_], banned: NDArray[np.bool_] | list[int]) -> NDArray[np.bool_]:
+    """`allowed` less `banned`, unless nothing is left."""
+    rest = allowed.copy()
+    if isinstance(banned, list):
+        rest[[token for token in banned if token < len(rest)]] = False
+    else:
+        rest[: len(banned)] &= ~banned[: len(rest)]
+    return rest if rest.any() else allowed

@@ -1,0 +1,118 @@
+"""The vocabulary as the grammar engine needs it: the bytes of every token, and a tokenizer of single bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import llguidance
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_TOKEN_BYTES = 64  # longer tokens (runs of spaces or dashes) are never needed to close an answer
+BYTE_EOS = 256
+
+
+class TokenBytes(Protocol):
+    """What is asked of a tokenizer; `text.tokenizer.Tokenizer` fits."""
+
+    @property
+    def special_ids(self) -> frozenset[int]: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]: ...
+
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+
+class GrammarVocabulary:
+    """Built once per model, in about 10 microseconds per token; safe to share between threads.
+
+    `vocab_size` is the model's, which may be larger than the tokenizer's. Of several tokens with the same bytes the
+    one with the lowest id is used to spell a text. Without `eos_token_ids` an id beyond the vocabulary stands in.
+    """
+
+    def __init__(self, tokenizer: TokenBytes, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self.eos_token_ids = tuple(eos_token_ids)
+        special = set(tokenizer.special_ids) | set(eos_token_ids)
+        self.bytes = [b"" if i in special else tokenizer.token_bytes(i) for i in range(vocab_size)]
+        self._ids: dict[bytes, int] = {}
+        for token_id, data in enumerate(self.bytes):
+            if data and len(data) <= MAX_TOKEN_BYTES:
+                self._ids.setdefault(data, token_id)
+        self._longest = max(map(len, self._ids), default=0)
+        self.begins_with_digit: NDArray[np.bool_] = np.array([data[:1].isdigit() for data in self.bytes])
+        pseudo_eos = [] if eos_token_ids else [vocab_size]
+        names = [tokenizer.token_bytes(i) if i in special else data for i, data in enumerate(self.bytes)]
+        wrapped = _Wrapped(
+            self, [*names, *(b"<eos>" for _ in pseudo_eos)], [*self.eos_token_ids, *pseudo_eos], sorted(special)
+        )
+        self.tokens = llguidance.LLTokenizer(
+            llguidance.TokenizerWrapper(wrapped),
+            n_vocab=vocab_size + len(pseudo_eos),
+            eos_token=[*self.eos_token_ids, *pseudo_eos],
+        )
+        self.single_bytes = llguidance.LLTokenizer(
+            llguidance.TokenizerWrapper(_Bytes()), n_vocab=BYTE_EOS + 1, eos_token=BYTE_EOS, slices=[]
+        )
+        self.spell = lru_cache(maxsize=512)(self._spell)
+
+    def encode(self, data: bytes) -> list[int]:
+        """The tokenizer's own tokens for `data`; where these would spell other bytes, the fewest tokens that do."""
+        text = data.decode("utf-8", errors="replace")
+        ids = self._tokenizer.encode(text, add_special_tokens=False, parse_special=False)
+        if all(0 <= i < self.vocab_size for i in ids) and b"".join([self.bytes[i] for i in ids]) == data:
+            return ids
+        return list(self._spell(data) or ())
+
+    def _spell(self, data: bytes) -> tuple[int, ...] | None:
+        """The fewest tokens whose bytes are `data`; None if there are none. What follows the first of them is again
+        the fewest for the rest."""
+        size = len(data)
+        best: list[tuple[int, int] | None] = [None] * size + [(0, 0)]  # (tokens to the end, bytes of the first)
+        for start in range(size - 1, -1, -1):
+            for length in range(min(self._longest, size - start), 0, -1):
+                rest = best[start + length]
+                if rest is None or data[start : start + length] not in self._ids:
+                    continue
+                found = best[start]
+                if found is None or rest[0] + 1 < found[0]:
+                    best[start] = rest[0] + 1, length
+        ids: list[int] = []
+        at = 0
+        while at < size:
+            step = best[at]
+            if step is None:
+                return None
+            ids.append(self._ids[data[at : at + step[1]]])
+            at += step[1]
+        return tuple(ids)
+
+
+class _Wrapped:
+    """The attributes that llguidance reads of a tokenizer."""
+
+    bos_token_id = None
+
+    def __init__(
+        self, vocabulary: GrammarVocabulary, tokens: list[bytes], eos: list[int], special_token_ids: list[int]
+    ) -> None:
+        self._vocabulary = vocabulary
+        self.tokens = tokens
+        self.eos_token_id = eos[0]
+        self.special_token_ids = sorted({*special_token_ids, *eos})
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return self._vocabulary.encode(text if isinstance(text, bytes) else text.encode())
+
+
+class _Bytes:
+    eos_token_id = BYTE_EOS
+    bos_token_id = None
+    special_token_ids = (BYTE_EOS,)
+    tokens = (*(bytes([byte]) for byte in range(256)), b"<eos>")
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return list(text if isinstance(text, bytes) else text.encode())

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipstream.errors import RequestError
+from slipstream.sampling.grammar.bounds import MAX_DIGITS
+from slipstream.sampling.grammar.spec import GrammarSpec
+from slipstream.sampling.grammar.state import GrammarState
+from slipstream.sampling.grammar.states import GrammarStates
+from tests.sampling.grammar.tiny_vocabulary import (
+    EOS,
+    VOCAB_SIZE,
+    compiler,
+    next_texts,
+    shared_compiler,
+    state,
+    text_of,
+    walk,
+)
+
+pytestmark = pytest.mark.fast
+
+PERSON = GrammarSpec.json_schema(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "tags": {"type": "array"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+)
+TREE = GrammarSpec.json_schema(
+    {
+        "$ref": "#/$defs/node",
+        "$defs": {
+            "node": {
+                "type": "object",
+                "properties": {
+                    "v": {"type": "number"},
+                    "kind": {"enum": ["leaf", "branch"]},
+                    "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 3},
+                },
+                "required": ["v", "kids", "kind"],
+                "additionalProperties": False,
+            }
+        },
+    }
+)
+CODE = GrammarSpec.regex(r"([0-9]{3}-){2,9}[a-f]+@x\.org")
+
+
+def test_the_mask_is_what_the_grammar_allows() -> None:
+    assert next_texts(state(GrammarSpec.regex("(ab|ac)*x"), "ab")) == {"a", "ab", "abc"} - {"abc"} | {"x"}
+    assert next_texts(state(GrammarSpec.choice(["abc", "abd"]), "ab")) == {"c", "d"}
+    assert next_texts(state(GrammarSpec.json_object())) == {"{", '{"', "{}"}
+
+
+def test_the_end_of_sequence_is_allowed_exactly_where_the_text_may_end() -> None:
+    assert next_texts(state(GrammarSpec.regex("ab*"), "a")) == {"b", "END"}
+    assert "END" not in next_texts(state(GrammarSpec.regex("ab"), "a"))
+    scores = np.zeros(VOCAB_SIZE)
+    mask = state(GrammarSpec.regex("ab*"), "a").mask(scores, remaining=9)
+    assert mask[list(EOS)].all()
+    mask = state(GrammarSpec.regex("ab*"), "a").mask(scores, remaining=9, keep_eos=False)
+    assert np.flatnonzero(mask).tolist() == [ord("b")]
+
+
+def test_a_complete_text_is_known_as_such() -> None:
+    assert state(PERSON, '{"name":"x","age":1}').finished
+    assert not state(PERSON, '{"name":"x","age":1').finished
+    endless = state(GrammarSpec.regex("a+"), "a")
+    assert endless.accepting
+    assert not endless.finished
+
+
+def test_whitespace_is_not_allowed_unless_asked_for() -> None:
+    assert " " not in next_texts(state(PERSON, '{"name":"x",'))
+    free = GrammarSpec.json_schema(json.loads(PERSON.source), bounded=False)
+    assert " " in next_texts(state(free, '{"name":"x",'))
+
+
+def test_numbers_end() -> None:
+    endless = state(GrammarSpec.json_schema({"type": "array", "items": {"type": "number"}}), "[0." + "3" * MAX_DIGITS)
+    assert next_texts(endless) == {",", "]", "e", "E"}
+    needed = state(GrammarSpec.json_schema({"type": "array", "items": {"enum": [10**30]}}), "[1" + "0" * MAX_DIGITS)
+    assert next_texts(needed) == {"0"}
+    inside = state(PERSON, '{"name":"' + "3" * MAX_DIGITS)
+    assert "3" in next_texts(inside)
+
+
+def test_strings_and_arrays_end() -> None:
+    spec = GrammarSpec.json_schema({"type": "array", "items": {"type": "string"}})
+    assert next_texts(state(spec, '["' + "a" * 4096)) == {'"', '",'}
+    ones = GrammarSpec.json_schema({"type": "array", "items": {"const": 1}})
+    assert next_texts(state(ones, "[" + "1," * 255 + "1")) == {"]"}
+
+
+def test_forced_tokens_spell_what_has_no_alternative() -> None:
+    assert text_of(state(PERSON).forced_tokens()) == '{"name'  # what follows could be one token with the value
+    assert state(PERSON, '{"name":"').forced_tokens() == []
+
+
+def test_a_token_that_is_not_allowed_is_refused() -> None:
+    with pytest.raises(RequestError, match="does not allow token 122 at output 1"):
+        state(GrammarSpec.regex("ab")).advance([ord("a"), ord("z")])
+
+
+SHORTEST = {
+    PERSON: '{"name":"","age":0}',
+    TREE: '{"v":0,"kids":[],"kind":"leaf"}',
+    CODE: "000-000-a@x.org",
+    GrammarSpec.json_object(): "{}",
+    GrammarSpec.choice(["abcabc", "age"]): "age",
+}
+
+
+def least(spec: GrammarSpec) -> int:
+    """Tokens of the shortest answer."""
+    return len(shared_compiler().compile(spec).vocabulary.spell(SHORTEST[spec].encode()) or ())
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(list(SHORTEST)), st.integers(0, 90), st.integers(0, 999))
+def test_a_budget_that_suffices_always_does(spec: GrammarSpec, spare: int, seed: int) -> None:
+    tokens, at = walk(spec, least(spec) + spare, seed, eos_bias=-9.0)
+    text = text_of(tokens)
+    assert at.accepting or tokens[-1] in EOS
+    if spec.kind == "regex":
+        assert re.fullmatch(spec.source, text)
+    elif spec.kind == "choice":
+        assert text in json.loads(spec.source)
+    else:
+        value = json.loads(text)
+        assert spec is not PERSON or {"name", "age"} <= value.keys() <= {"name", "age", "tags"}
+
+
+@pytest.mark.parametrize("spec", [PERSON, TREE])
+def test_the_least_budget_suffices_and_no_smaller_one(spec: GrammarSpec) -> None:
+    for seed in range(5):
+        assert walk(spec, least(spec), seed)[1].accepting
+        assert not walk(spec, least(spec) - 1, seed)[1].accepting
+
+
+def test_a_budget_that_cannot_suffice_ends_within_it() -> None:
+    tokens, at = walk(PERSON, 4, seed=0)
+    assert len(tokens) == 4
+    assert not at.accepting
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from([PERSON, TREE, CODE]), st.integers(20, 120), st.integers(0, 999), st.data())
+def test_a_state_is_the_same_however_it_was_reached(
+    spec: GrammarSpec, budget: int, seed: int, data: st.DataObject
+) -> None:
+    """Forwards token by token, back from refused drafts, or rebuilt at once, as after a preemption."""
+    tokens, _ = walk(spec, budget, seed)
+    cut = data.draw(st.integers(0, len(tokens) - 1))
+    back = data.draw(st.integers(0, cut))
+    scores = np.random.default_rng(seed).standard_normal(VOCAB_SIZE)
+    fresh = GrammarState(shared_compiler().compile(spec))
+    fresh.sync(tokens[:cut])
+    moved = GrammarState(shared_compiler().compile(spec))
+    for token in tokens[:-1]:
+        moved.mask(scores, remaining=budget)
+        moved.advance([token])
+    moved.sync(tuple(tokens[:back]))
+    moved.sync(tuple(tokens[:cut]))
+    expected = fresh.mask(scores, remaining=budget - cut)
+    assert np.array_equal(moved.mask(scores, remaining=budget - cut), expected)
+    assert moved.finished == fresh.finished
+
+
+def test_states_are_forgotten_and_built_again() -> None:
+    states = GrammarStates(compiler(), capacity=2)
+    spec = GrammarSpec.regex("a*b")
+    first = states.at("r", spec, (97,))
+    assert states.at("r", spec, (97, 97)) is first
+    assert states.at("r", GrammarSpec.regex("a+"), (97,)) is not first
+    for name in ("s", "t"):
+        states.at(name, spec, ())
+    again = states.at("r", spec, (97, 97))
+    assert again is not first
+    assert next_texts(again) == {"a", "ab", "b"}
