@@ -44,7 +44,7 @@ async def whole_outputs(request: Request, context: ServerContext, job: Job) -> t
 async def open_stream(request: Request, context: ServerContext, job: Job) -> tuple[DeltaStream, list[OutputDelta]]:
     """A started stream and its first batch, so that errors that come before it still get a status of their own.
     After `ping_interval` without a token the batch is empty."""
-    stream = DeltaStream(context.engine, job, buffer=context.options.stream_buffer, ping=context.options.ping_interval)
+    stream = context.new_stream(job, buffer=context.options.stream_buffer, ping=context.options.ping_interval)
     stream.start()
     try:
         first = await while_connected(request.receive, stream.batch())

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request
@@ -29,6 +30,9 @@ from slipstream.version import installed_version
 
 logger = logging.getLogger("slipstream.server")
 
+_NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
+"""FastAPI would watch every message of a stream as soon as OpenTelemetry is installed."""
+
 
 def create_app(context: ServerContext) -> FastAPI:
     """The application over an engine that is ready to use; it closes the engine when it shuts down."""
@@ -39,9 +43,12 @@ def create_app(context: ServerContext) -> FastAPI:
         redoc_url=None,
         openapi_url="/openapi.json",
         lifespan=_lifespan(context),
+        telemetry=_NO_TELEMETRY,
     )
     observation = observe(context.engine, context.model.name, clock=context.clock, wall=context.wall)
-    context = replace(context, engine=observation.engine)
+    context = replace(
+        context, engine=observation.engine, on_slow_client=observation.metrics.backpressure_aborts.inc
+    )
     app.state.context = context
     app.state.observation = observation
     for module in (completions, chat, models, tokenize, health, meta, metrics, autopsy, docs):
