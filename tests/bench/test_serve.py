@@ -210,6 +210,14 @@ def test_a_trace_is_replayed_at_its_own_times(tmp_path) -> None:
     assert len(server.bodies) == 2 + 4
 
 
+def test_a_trace_of_one_request_is_one_request(tmp_path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,5,2\n")
+    result, server = bench(Behaviour(), workload=WorkloadOptions(name=str(path)), speedup=1.0, max_requests=None)
+    assert result.levels[0].summary.succeeded == 1
+    assert len(server.bodies) == 2 + 1
+
+
 def test_requests_of_a_group_share_their_prefix() -> None:
     workload = WorkloadOptions(name="shared-prefix", prefix_groups=2, prefix_tokens=40)
     _, server = bench(Behaviour(), workload=workload)

@@ -26,8 +26,8 @@ GIVE_UP = 100  # connections in a row that fail: the server is gone, and the lev
 @dataclass(frozen=True, slots=True)
 class Load:
     """`kind` concurrency: `value` requests at once. rate: Poisson arrivals, `value` per second. trace: the workload's
-    own times, divided by `value`. `seconds` is the window, `warmup` the load that comes before; `max_requests` ends the
-    window when so many have started in it."""
+    own times, divided by `value`. `seconds` is the window, `warmup` the load that comes before; `max_requests` measures
+    no more than so many, and ends the window when they have been answered."""
 
     kind: str
     value: float
@@ -97,6 +97,7 @@ class LevelRunner:
         self._started = 0  # measured
         self._open = 0  # measured and not answered
         self._unreachable = 0  # in a row
+        self._full = False  # as many were measured as are wanted
         self._finished = asyncio.Event()
         start = self._clock() + load.warmup
         self._run = LevelRun(load, start, start + load.seconds)
@@ -133,8 +134,10 @@ class LevelRunner:
             self._look_for_end(now)
 
     def _look_for_end(self, now: float) -> None:
-        if now >= self._run.end and not self._open:
-            self._finished.set()
+        if self._open or self._finished.is_set() or not (self._full or now >= self._run.end):
+            return
+        self._run.end = min(self._run.end, now)
+        self._finished.set()
 
     async def _closed(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -154,11 +157,10 @@ class LevelRunner:
             while True:
                 index, item = self._take()
                 if self._load.kind == "trace":
-                    assert item.due is not None
-                    due, previous = first + item.due / self._load.value, due
-                    if index and due < previous:  # the trace is over
+                    if item.due is None:  # the trace is over
                         self._run.end = min(self._run.end, self._clock())
                         return
+                    due = first + item.due / self._load.value
                 else:
                     due += rng.expovariate(self._load.value)
                 await asyncio.sleep(max(0.0, due - self._clock()))
@@ -172,7 +174,7 @@ class LevelRunner:
     async def _send(self, taken: tuple[int, Item], due: float) -> Sample:
         run = self._run
         index, item = taken
-        measured = run.start <= due < run.end
+        measured = run.start <= due < run.end and not self._full
         body = self._dialect.body(item, self._seed + index)
         answer = StreamedAnswer(keep_text=self._keep_text)
         sample = Sample(index, item, due, self._clock(), answer, measured)
@@ -180,8 +182,7 @@ class LevelRunner:
         if measured:
             self._open += 1
             self._started += 1
-            if self._started == self._load.max_requests:
-                run.end = self._clock()
+            self._full = self._started == self._load.max_requests
         try:
             async with asyncio.timeout(self._load.timeout):
                 await self._client.send("POST", PATHS[self._dialect.api], body, answer)

@@ -143,6 +143,7 @@ def _summary(
     prompts = [each.prompt_tokens for each in good if each.prompt_tokens is not None]
     cached = [each.cached_tokens for each in good if each.cached_tokens is not None]
     rate = mean_interval([tokens / width for tokens in by_slice], seed=seed)
+    ended = [each for each in run.samples if run.start <= each.ended <= run.end]
     met = sum(all(meets_alone(each, objective) for objective in slo) for each in records)
     return LevelSummary(
         requests=len(records),
@@ -150,11 +151,11 @@ def _summary(
         errors=dict(sorted(Counter(each.error for each in records if each.error is not None).items())),
         seconds=seconds,
         output_tokens_per_s=rate if good else None,
-        requests_per_s=len(good) / seconds,
+        requests_per_s=sum(each.error is None for each in ended) / seconds,
         prompt_tokens_per_s=sum(prompts) / seconds if prompts else None,
         cached_share=sum(cached) / sum(prompts) if cached and sum(prompts) else None,
         latency=_latency(good, seed),
-        goodput=met / seconds if slo else None,
+        goodput=met / max(len(records), 1) * len(ended) / seconds if slo else None,
         meets_slo=meets_slo(records, slo) if slo else None,
         short_answers=sum(each.output_tokens < each.asked_tokens for each in good),
         tokens=_token_check(good, tokenized),

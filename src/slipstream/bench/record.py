@@ -70,11 +70,11 @@ class LevelSummary(msgspec.Struct, frozen=True):
     errors: dict[str, int]
     seconds: float
     output_tokens_per_s: Interval | None
-    requests_per_s: float
+    requests_per_s: float  # answered within the window
     prompt_tokens_per_s: float | None
     cached_share: float | None  # of the prompt tokens
     latency: dict[str, Distribution]  # ttft, tpot, itl, e2e; those without samples are left out
-    goodput: float | None  # requests/s that met every objective on their own
+    goodput: float | None  # requests/s, times the share of the measured ones that met every objective on their own
     meets_slo: bool | None
     short_answers: int  # fewer tokens than asked for
     tokens: TokenCheck

@@ -25,7 +25,8 @@ _UNKNOWN = Calibration()
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One request: a text, or messages of a chat. `due` is seconds from the start of a trace."""
+    """One request: a text, or messages of a chat. `due` is seconds from the start of a trace,
+    None behind its end and in other workloads."""
 
     group: str
     prompt: str | Sequence[Mapping[str, Any]]

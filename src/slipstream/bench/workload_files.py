@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +39,8 @@ class Trace:
         row = self.rows[index % len(self.rows)]
         output = row.output_tokens if self.cap is None else min(row.output_tokens, self.cap // 2)
         prompt = row.prompt_tokens if self.cap is None else min(row.prompt_tokens, self.cap - output)
-        return Item("trace", self.source.text(f"{level} {index}", prompt), output, due=row.due)
+        due = row.due if index < len(self.rows) else None
+        return Item("trace", self.source.text(f"{level} {index}", prompt), output, due)
 
     def describe(self) -> dict[str, str]:
         cut = "none" if self.cap is None else f"{self.cap} tokens, prompt and output together"
@@ -53,7 +54,7 @@ def read_trace(path: Path, source: Source, *, cap: int | None = None) -> Trace:
     Rows are put in the order of time. Raises UsageError, with the line, for what is no such file.
     """
     rows: list[tuple[float, int, int]] = []
-    lines = csv.reader(_text(path).splitlines())
+    lines = _csv_lines(path)
     header = [name.strip() for name in next(lines, [])]
     missing = [name for name in COLUMNS if name not in header]
     if missing:
@@ -121,6 +122,14 @@ def read_chats(path: Path, source: Source, *, default_tokens: int) -> Chats:
     if not chats:
         raise UsageError("holds no chat.", where=str(path))
     return Chats(path.name, tuple(chats), source)
+
+
+def _csv_lines(path: Path) -> Iterator[list[str]]:
+    reader = csv.reader(_text(path).splitlines())
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise UsageError(f"is not CSV: {error}.", where=f"{path}, line {reader.line_num}") from error
 
 
 def _is_message(message: Any) -> bool:
