@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
+from slipstream.cli.grammar import with_grammar
 from slipstream.cli.parameters import Option
 from slipstream.config.env import Environment, read_environment
 from slipstream.config.load import load_options
@@ -56,6 +57,10 @@ _SAMPLING = (
     _Option("stop", list, "End before this text; may be given several times.", "TEXT"),
     _Option("seed", int, "The same seed gives the same tokens."),
     _Option("ignore_eos", bool, "Go on behind the end-of-sequence token."),
+    _Option("json_schema", Path, "The answer is JSON that fits the schema in FILE.", "FILE"),
+    _Option("regex", str, "The whole answer matches this regular expression.", "REGEX"),
+    _Option("grammar", Path, "The answer fits the Lark or GBNF grammar in FILE.", "FILE"),
+    _Option("choice", list, "The answer is one of these; give it several times.", "TEXT"),
 )
 
 Verb = Callable[..., None]
@@ -68,7 +73,7 @@ def engine_options(verb: Verb) -> Verb:
 
 def sampling_options(verb: Verb) -> Verb:
     """Adds the sampling parameters; `verb` receives those that were given as `sampling`."""
-    return _extend(verb, "sampling", _SAMPLING)
+    return _extend(verb, "sampling", _SAMPLING, with_grammar)
 
 
 def read_options(model: str, settings: Mapping[str, Any]) -> tuple[EngineOptions, Environment]:
@@ -79,13 +84,18 @@ def read_options(model: str, settings: Mapping[str, Any]) -> tuple[EngineOptions
     return load_options(config, overrides), environment
 
 
-def _extend(verb: Verb, target: str, options: tuple[_Option, ...]) -> Verb:
+def _extend(
+    verb: Verb,
+    target: str,
+    options: tuple[_Option, ...],
+    finish: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+) -> Verb:
     signature = inspect.signature(verb)
     hints = get_type_hints(verb, include_extras=True)
 
     def wrapper(**arguments: Any) -> None:
         given = {each.name: arguments.pop(each.name) for each in options}
-        verb(**arguments, **{target: {name: value for name, value in given.items() if value not in (None, [])}})
+        verb(**arguments, **{target: finish({name: value for name, value in given.items() if value not in (None, [])})})
 
     own = [p.replace(annotation=hints[p.name]) for p in signature.parameters.values() if p.name != target]
     added = [
