@@ -66,3 +66,38 @@ def test_cost_that_does_not_depend_on_tokens_sets_no_limit() -> None:
         tokens = rng.randint(1, 600)
         model.observe(tokens, 2, 100, 0.5 - 1e-4 * tokens)
     assert model.chunk_limit(2, 100, 1.0) is None
+
+
+def test_without_scatter_there_is_no_margin() -> None:
+    model = LinearCostModel()
+    for tokens in (1, 50, 100, 200, 300) * 20:
+        model.observe(tokens, 1, tokens, 1e-3 * tokens)
+    assert model.margin == 1.0
+
+
+def test_one_step_in_ten_exceeds_the_margin() -> None:
+    model, rng = LinearCostModel(), random.Random(2)
+    exceeded, steps = 0, 4000
+    for step in range(steps + 200):
+        tokens = rng.randint(1, 300)
+        seconds = (0.05 + 1e-3 * tokens) * rng.choice([0.9, 1.0, 1.0, 1.0, 1.1, 1.2, 1.3])
+        expected = model.estimate(tokens, 1, tokens)
+        if step >= 200:
+            assert expected is not None
+            exceeded += seconds > expected * model.margin
+        model.observe(tokens, 1, tokens, seconds)
+    assert 0.06 < exceeded / steps < 0.16
+    assert 1.0 < model.margin < 1.5
+
+
+def test_the_margin_makes_chunks_smaller_but_has_a_limit() -> None:
+    model, rng = LinearCostModel(), random.Random(3)
+    for _ in range(300):
+        tokens = rng.randint(1, 300)
+        model.observe(tokens, 1, tokens, 1e-3 * tokens * rng.choice([0.1, 5.0]))
+    assert model.margin == pytest.approx(2.0, abs=0.3)
+    limit, estimate = model.chunk_limit(1, 100, 0.5), model.estimate(1, 2, 100)
+    assert limit is not None
+    assert estimate is not None
+    per_token = (model.estimate(101, 2, 100) - estimate) / 100  # type: ignore[operator]
+    assert limit == int((0.5 / model.margin - estimate) / per_token)

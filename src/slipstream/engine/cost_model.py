@@ -25,9 +25,17 @@ class LinearCostModel:
 
     (Haykin, Adaptive Filter Theory, chapter on RLS.) Inputs are scaled to about one. A coefficient that comes
     out negative counts as zero in estimates: nothing gets cheaper by doing more.
+
+    Steps scatter about their estimate, so half of those that are filled up to an objective would miss it. `chunk_limit`
+    therefore keeps a margin: a factor above the estimate that one step in ten exceeds, followed while running (a
+    stochastic approximation of that quantile, Robbins and Monro 1951).
     """
 
     _SCALE = (1.0, 1 / 256, 1 / 16, 1 / 8192)
+    _EXCEEDED = 0.1  # share of the steps
+    _GAIN = 0.1  # of the margin's steps
+    _BAND = 0.02  # a step this little above the margin is not counted as exceeding it
+    _MAX_MARGIN = 2.0  # a machine that scatters more than this is not held to the objective at any price
 
     def __init__(self, forgetting: float = 0.98, min_observations: int = 8, min_chunk: int = 16) -> None:
         """`min_chunk`: the least that `chunk_limit` answers, so that a prompt always advances."""
@@ -37,9 +45,20 @@ class LinearCostModel:
         self._weights = [0.0] * 4
         self._inverse = [[1e4 if i == j else 0.0 for j in range(4)] for i in range(4)]
         self._observations = 0
+        self._margin = 1.0
+
+    @property
+    def margin(self) -> float:
+        """The factor that `chunk_limit` allows for."""
+        return self._margin
 
     def observe(self, num_tokens: int, num_rows: int, context: int, seconds: float) -> None:
         x = self._features(num_tokens, num_rows, context)
+        expected = self.estimate(num_tokens, num_rows, context)
+        if expected is not None and expected > 0.0:
+            exceeded = seconds / expected > self._margin * (1.0 + self._BAND)
+            moved = self._margin + self._GAIN * (exceeded - self._EXCEEDED)
+            self._margin = min(self._MAX_MARGIN, max(1.0, moved))
         projected = [sum(p * value for p, value in zip(row, x, strict=True)) for row in self._inverse]
         denominator = self._forgetting + sum(p * value for p, value in zip(projected, x, strict=True))
         gain = [p / denominator for p in projected]
@@ -64,7 +83,7 @@ class LinearCostModel:
         per_token = max(0.0, self._weights[1]) * self._SCALE[1]
         if per_token == 0.0:
             return None
-        room = (objective - base) / per_token
+        room = (objective / self._margin - base) / per_token
         return None if math.isinf(room) else max(self._min_chunk, int(room))
 
     def _features(self, num_tokens: int, num_rows: int, context: int) -> tuple[float, ...]:
