@@ -11,10 +11,14 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastapi import FastAPI
+
 from slipstream.engine.protocol import Engine
+from slipstream.server.app import create_app
 from slipstream.server.context import ServerContext
+from slipstream.server.listen import bind
 from slipstream.server.options import ServerOptions
-from slipstream.server.run import bind, run_server
+from slipstream.server.run import run_server
 from tests.server.serving import served
 
 PATIENCE = 10.0  # seconds
@@ -23,6 +27,7 @@ PATIENCE = 10.0  # seconds
 @dataclass
 class Live:
     context: ServerContext
+    app: FastAPI
     url: str
     port: int
     stop: asyncio.Event
@@ -57,13 +62,14 @@ async def live(engine: Engine, **options: Any) -> AsyncIterator[Live]:
     context = ServerContext(engine, model, ServerOptions(port=0, **options))
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
+    app = create_app(context)
     stop, listening = asyncio.Event(), asyncio.Event()
     running = asyncio.create_task(
-        run_server(context, listener, on_listening=lambda url: listening.set(), signals=False, stop=stop)
+        run_server(context, listener, on_listening=lambda url: listening.set(), signals=False, stop=stop, app=app)
     )
     try:
         await asyncio.wait_for(listening.wait(), PATIENCE)
-        server = Live(context, f"http://127.0.0.1:{port}", port, stop, running)
+        server = Live(context, app, f"http://127.0.0.1:{port}", port, stop, running)
         try:
             yield server
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from slipstream.engine.process.engine import ProcessEngine
 from slipstream.engine.process.settings import ProcessSettings
 from slipstream.engine.protocol import EngineInfo
 from slipstream.server.keys import read_keys
+from slipstream.server.listen import bind
 from slipstream.server.options import LogFormat, ServerOptions
 from slipstream.text.tokenizer import Tokenizer
 
@@ -87,24 +89,34 @@ def serve(
         tls_key=tls_key,
         log_format=cast(LogFormat, log_format),  # checked there
     )
-    engine = _engine(options, environment, in_process=in_process, restart=restart_engine)
-    tokenizer, info = engine.tokenizer, engine.info
-    assert tokenizer is not None
+    with bind(host, port) as listener:
+        engine = _engine(options, environment, in_process=in_process, restart=restart_engine)
+        _serve(engine, tuple(dict.fromkeys(served_model_name or [model])), server, listener, quiet=quiet)
 
+
+def _serve(
+    engine: AsyncEngine | ProcessEngine,
+    names: tuple[str, ...],
+    server: ServerOptions,
+    listener: socket.socket,
+    *,
+    quiet: bool,
+) -> None:
     from slipstream.server.context import ServerContext
     from slipstream.server.logs import configure_logging
     from slipstream.server.model import ServedModel
     from slipstream.server.run import serve as serve_http
 
     configure_logging(server.log_format, quiet=quiet)
-    names = tuple(dict.fromkeys(served_model_name or [model]))
+    tokenizer, info = engine.tokenizer, engine.info
+    assert tokenizer is not None
     served = ServedModel(names, tokenizer, info.max_model_len, info.vocab_size, int(time.time()))
 
     def on_listening(url: str) -> None:
         if not quiet:
             note("\n".join(_greeting(names, info, server, url)))
 
-    serve_http(ServerContext(engine, served, server), on_listening=on_listening)
+    serve_http(ServerContext(engine, served, server), listener, on_listening=on_listening)
 
 
 def _bounded(options: EngineOptions) -> EngineOptions:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from fastapi import FastAPI
 
-from slipstream.errors import ResourceError
 from slipstream.server.app import create_app
 from slipstream.server.context import ServerContext
 from slipstream.server.errors import NotReadyError
@@ -24,20 +24,14 @@ LAST_WORDS = 2.0  # seconds in which requests that drain too slowly can still te
 POLL = 0.02
 
 
-class AddressInUseError(ResourceError):
-    """The server cannot listen where it was told to."""
+def serve(
+    context: ServerContext, listener: socket.socket, *, on_listening: Callable[[str], None] | None = None
+) -> None:
+    """Serve on a bound socket until SIGTERM or SIGINT, then drain; a second signal ends it at once.
 
-
-def serve(context: ServerContext, *, on_listening: Callable[[str], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal ends it at once.
-
-    `on_listening` is called with the URL once connections are accepted. Raises AddressInUseError.
+    `on_listening` is called with the URL once connections are accepted.
     """
-    listener = bind(context.options.host, context.options.port)
-    try:
-        asyncio.run(run_server(context, listener, on_listening=on_listening))
-    finally:
-        listener.close()
+    asyncio.run(run_server(context, listener, on_listening=on_listening))
 
 
 async def run_server(
@@ -47,9 +41,10 @@ async def run_server(
     on_listening: Callable[[str], None] | None = None,
     signals: bool = True,
     stop: asyncio.Event | None = None,
+    app: FastAPI | None = None,
 ) -> None:
-    """As `serve`, on a socket that is bound. Setting `stop` is a first signal."""
-    server = _Server(_config(context))
+    """As `serve`. Setting `stop` is a first signal. `app`: one that `create_app` has made of the context."""
+    server = _Server(_config(context, app or create_app(context)))
     stop = stop or asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -102,26 +97,6 @@ async def _until(done: Callable[[], bool], context: ServerContext, timeout: floa
     return True
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening TCP socket. Raises AddressInUseError."""
-    try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, number)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        raise AddressInUseError(
-            f"cannot listen: {error.strerror or error}.", where=f"{host}:{port}", fix="Choose another --port."
-        ) from error
-    return listener
-
-
 def url_of(context: ServerContext, listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"{context.options.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -134,10 +109,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _config(context: ServerContext) -> uvicorn.Config:
+def _config(context: ServerContext, app: FastAPI) -> uvicorn.Config:
     options = context.options
     return uvicorn.Config(
-        create_app(context),
+        app,
         http=guarded(options.header_timeout, options.write_timeout),
         ws="none",
         lifespan="on",

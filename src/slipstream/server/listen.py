@@ -1,0 +1,33 @@
+"""The server's address, taken before the model is loaded, so that one that is in use is known at once."""
+
+from __future__ import annotations
+
+import socket
+
+from slipstream.errors import ResourceError
+
+
+class AddressInUseError(ResourceError):
+    """The server cannot listen where it was told to."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A TCP socket that is bound and does not listen yet: who connects too early is refused, not kept waiting.
+
+    Raises AddressInUseError.
+    """
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, number)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise AddressInUseError(
+            f"cannot listen: {error.strerror or error}.", where=f"{host}:{port}", fix="Choose another --port."
+        ) from error
+    return listener
