@@ -187,6 +187,34 @@ class BoundProgram {
         program_.add(op, num_blocks);
     }
 
+    void route(int num_experts, int top_k, bool normalise, const Place& in, const Place& out) {
+        slipstream::RouteOp op;
+        op.num_experts = num_experts;
+        op.top_k = top_k;
+        op.normalise = normalise;
+        op.in = ref(in);
+        op.out = ref(out);
+        program_.add(op);
+    }
+
+    using ExpertSpec = std::tuple<nb::object, nb::object, nb::object>;  // gate, up, down
+
+    void experts(int top_k, const std::string& kind, const Place& in, const Place& routing, const Place& out, const std::vector<ExpertSpec>& specs) {
+        slipstream::MoeOp op;
+        op.top_k = top_k;
+        op.gate = gate_kind(kind);
+        op.in = ref(in);
+        op.routing = ref(routing);
+        op.out = ref(out);
+        std::vector<Matrix> gates, ups, downs;
+        for (const auto& [gate, up, down] : specs) {
+            gates.push_back(matrix(gate));
+            ups.push_back(matrix(up));
+            downs.push_back(matrix(down));
+        }
+        program_.add(op, gates, ups, downs);
+    }
+
     void run(const Ints& token_ids, const Ints& positions, const Ints& slots, const Ints& query_start, const Ints& kv_len,
              const Ints2& block_table, const Ints& logits_rows, const OutFloats2& output) {
         slipstream::BatchArrays batch;
@@ -297,6 +325,8 @@ void bind_cpu_program(nb::module_& m) {
         .def("soft_cap", &BoundProgram::soft_cap, "domain"_a, "columns"_a, "cap"_a, "input"_a, "out"_a)
         .def("attention", &BoundProgram::attention, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a, "scale"_a, "window"_a, "cap"_a, "q"_a,
              "k"_a, "v"_a, "out"_a, "tiles"_a, "q_prologue"_a, "k_prologue"_a, "kv_dtype"_a, "block_size"_a, "num_blocks"_a, "cache"_a)
+        .def("route", &BoundProgram::route, "num_experts"_a, "top_k"_a, "normalise"_a, "input"_a, "out"_a)
+        .def("experts", &BoundProgram::experts, "top_k"_a, "kind"_a, "input"_a, "routing"_a, "out"_a, "experts"_a)
         .def("run", &BoundProgram::run, "token_ids"_a, "positions"_a, "slots"_a, "query_start"_a, "kv_len"_a, "block_table"_a,
              "logits_rows"_a, "output"_a.noconvert())
         .def("copy_rows", &BoundProgram::copy_rows, "buffer"_a, "out"_a.noconvert())

@@ -10,7 +10,6 @@
 namespace slipstream {
 namespace {
 
-constexpr int kMaxPieces = 16;                // of one thread's share
 constexpr std::int64_t kPieceBytes = 96 << 10;  // of weights, times rows: some microseconds
 constexpr int kStreamUnits = 4;
 
@@ -77,6 +76,8 @@ void Program::prepare(const BatchArrays& b, float* output) {
     }
     schedules_.resize(builders_.size());
     for (std::size_t i = 0; i < builders_.size(); ++i) schedules_[i] = builders_[i]->build({b.num_rows, b.query_start, b.kv_len});
+    moe_views_.resize(workspaces_.size());
+    for (std::size_t i = 0; i < workspaces_.size(); ++i) moe_views_[i] = workspaces_[i]->prepare(b.num_tokens);
     if (scratch_capacity_ < scratch_floats_) {
         scratch_.clear();
         scratch_views_.clear();
@@ -89,8 +90,16 @@ void Program::prepare(const BatchArrays& b, float* output) {
     step_.rows = row_views_.data();
     step_.tiles = tile_views_.data();
     step_.schedules = schedules_.data();
+    step_.moe = moe_views_.data();
     step_.scratch = scratch_views_.data();
     prepare_phases();
+}
+
+int Program::moe_units(const MoeOp& op, Part part) const {
+    const int rows = step_.tiling[kTokens].rows;
+    if (part == Part::Group || rows == 0) return rows == 0 ? 0 : 1;
+    if (part == Part::Gather) return rows * op.top_k;
+    return part == Part::Main ? step_.moe[op.work].num_slices : static_cast<int>(op.downs[0].num_blocks());
 }
 
 Program::Share Program::share_of(const Phase& phase) const {
@@ -119,6 +128,8 @@ Program::Share Program::share_of(const Phase& phase) const {
         } else {
             share.units = schedule.write_first ? rows(kTokens) : 0;
         }
+    } else if (const auto* moe = std::get_if<MoeOp>(&op)) {
+        share.units = moe_units(*moe, phase.part);
     } else {
         share.units = rows(kTokens);
     }
@@ -134,9 +145,11 @@ int Program::share_begin(const Share& share, int thread) const {
 // Into how many pieces a thread's share falls.
 int Program::num_pieces(const Phase& phase, const Share& share, int thread) const {
     const int units = share_begin(share, thread + 1) - share_begin(share, thread);
-    if (phase.part == Part::Main && std::holds_alternative<AttentionOp>(ops_[static_cast<std::size_t>(phase.op)])) return std::min(units, kMaxPieces);
+    const Op& op = ops_[static_cast<std::size_t>(phase.op)];
+    if (phase.part == Part::Main && (std::holds_alternative<AttentionOp>(op) || std::holds_alternative<MoeOp>(op))) return std::min(units, kMaxPieces);
+    if (phase.part == Part::Down) return std::min((units + kStreamUnits - 1) / kStreamUnits, kMaxPieces);
     if (phase.unit_bytes == 0) return std::min(units, 4);
-    const std::int64_t rows = step_.tiling[std::get<LinearOp>(ops_[static_cast<std::size_t>(phase.op)]).domain].rows;
+    const std::int64_t rows = step_.tiling[std::get<LinearOp>(op).domain].rows;
     const std::int64_t pieces = std::clamp<std::int64_t>(units * phase.unit_bytes * rows / kPieceBytes, 1, kMaxPieces);
     return static_cast<int>(std::min<std::int64_t>(pieces, rows == 1 ? (units + kStreamUnits - 1) / kStreamUnits : units));
 }
@@ -220,6 +233,8 @@ void Program::execute_units(const Phase& phase, int thread, int first, int last)
         case 4: return kernels_.linear(std::get<4>(op), step_, thread, first, last);
         case 5: return kernels_.gate(std::get<5>(op), step_, thread, first, last);
         case 6: return kernels_.soft_cap(std::get<6>(op), step_, thread, first, last);
+        case 8: return kernels_.route(std::get<8>(op), step_, thread, first, last);
+        case 9: return execute_experts(std::get<9>(op), phase.part, thread, first, last);
         default: {
             const AttentionOp& attention = std::get<7>(op);
             if (phase.part == Part::Write) return kernels_.attention_write(attention, step_, thread, first, last);
@@ -227,6 +242,13 @@ void Program::execute_units(const Phase& phase, int thread, int first, int last)
             return kernels_.attention(attention, step_, thread, first, last);
         }
     }
+}
+
+void Program::execute_experts(const MoeOp& op, Part part, int thread, int first, int last) {
+    if (part == Part::Group) kernels_.moe_group(op, step_);
+    else if (part == Part::Gather) kernels_.moe_gather(op, step_, first, last);
+    else if (part == Part::Main) kernels_.moe_gated(op, step_, thread, first, last);
+    else kernels_.moe_down(op, step_, thread, first, last);
 }
 
 // Only with a claim on the piece: as long as it is not done, the step's data stay as they are.

@@ -10,6 +10,7 @@
 #include "kernels/cpu/ops.h"
 #include "runtime/aligned.h"
 #include "runtime/batch.h"
+#include "runtime/moe_workspace.h"
 #include "runtime/schedule.h"
 #include "runtime/thread_pool.h"
 
@@ -23,6 +24,8 @@ namespace slipstream {
 // holds. Claims carry the number of their step: a thread that comes back late finds its step over and touches nothing.
 class Program {
   public:
+    static constexpr int kMaxPieces = 16;  // of one thread's share
+
     Program(const KernelTable& kernels, std::shared_ptr<ThreadPool> pool);
     ~Program();
     Program(const Program&) = delete;
@@ -40,6 +43,8 @@ class Program {
     void add(const GateOp& op);
     void add(const SoftCapOp& op);
     void add(AttentionOp op, int num_blocks);
+    void add(const RouteOp& op);
+    void add(MoeOp op, const std::vector<Matrix>& gates, const std::vector<Matrix>& ups, const std::vector<Matrix>& downs);
 
     int num_ops() const { return static_cast<int>(ops_.size()); }
 
@@ -55,7 +60,7 @@ class Program {
     const char* op_name(int op) const;
 
   private:
-    using Op = std::variant<EmbedOp, TokenOp, HeadNormOp, RopeOp, LinearOp, GateOp, SoftCapOp, AttentionOp>;
+    using Op = std::variant<EmbedOp, TokenOp, HeadNormOp, RopeOp, LinearOp, GateOp, SoftCapOp, AttentionOp, RouteOp, MoeOp>;
     struct RowsBuffer {
         Domain domain;
         int columns;
@@ -74,7 +79,7 @@ class Program {
         std::vector<int> start, tile;
     };
 
-    enum class Part : char { Main, Write, Merge };
+    enum class Part : char { Main, Write, Merge, Group, Gather, Down };
     struct Phase {
         int op;
         Part part;
@@ -100,6 +105,7 @@ class Program {
     void prepare_tiling(Domain domain, int rows);
     void prepare_phases();
     Share share_of(const Phase& phase) const;
+    int moe_units(const MoeOp& op, Part part) const;
     int share_begin(const Share& share, int thread) const;
     int num_pieces(const Phase& phase, const Share& share, int thread) const;
     std::atomic<std::uint64_t>& claims(std::size_t phase, int thread) { return claims_[static_cast<std::size_t>(thread) * claims_stride_ + phase]; }
@@ -109,6 +115,7 @@ class Program {
     void closing(std::size_t phase);
     void execute_alone();
     void execute_units(const Phase& phase, int thread, int first, int last);
+    void execute_experts(const MoeOp& op, Part part, int thread, int first, int last);
     void need_scratch(int floats) { scratch_floats_ = floats > scratch_floats_ ? floats : scratch_floats_; }
 
     const KernelTable& kernels_;
@@ -117,6 +124,8 @@ class Program {
     std::vector<Phase> phases_;
     std::vector<std::unique_ptr<std::vector<Segment>>> segments_;
     std::vector<std::unique_ptr<std::vector<int>>> bounds_;
+    std::vector<std::unique_ptr<std::vector<Matrix>>> experts_;
+    std::vector<std::unique_ptr<MoeWorkspace>> workspaces_;
     std::vector<RowsBuffer> rows_;
     std::vector<TilesBuffer> tiles_;
     std::vector<std::unique_ptr<ScheduleBuilder>> builders_;
@@ -135,6 +144,7 @@ class Program {
     std::vector<Rows> row_views_;
     std::vector<Tiles> tile_views_;
     std::vector<AttentionSchedule> schedules_;
+    std::vector<MoeWork> moe_views_;
     TilingBuffer tilings_[2];
     std::vector<Aligned<float>> scratch_;
     std::vector<float*> scratch_views_;

@@ -54,9 +54,15 @@ void Program::append(Op op, int prologue, std::int64_t unit_bytes) {
     ops_.push_back(std::move(op));
     const int number = num_ops() - 1;
     const bool attention = std::holds_alternative<AttentionOp>(ops_.back());
+    const bool experts = std::holds_alternative<MoeOp>(ops_.back());
     if (attention) phases_.push_back({number, Part::Write, -1, 0});
+    if (experts) {
+        phases_.push_back({number, Part::Group, -1, 0});
+        phases_.push_back({number, Part::Gather, -1, 0});
+    }
     phases_.push_back({number, Part::Main, prologue, unit_bytes});
     if (attention) phases_.push_back({number, Part::Merge, -1, 0});
+    if (experts) phases_.push_back({number, Part::Down, -1, 0});
 }
 
 int Program::add_rows(Domain domain, int columns) {
@@ -261,8 +267,50 @@ void Program::add(AttentionOp op, int num_blocks) {
     append(op);
 }
 
+void Program::add(const RouteOp& op) {
+    check_columns(op.num_experts);
+    if (op.top_k < 1 || op.top_k > op.num_experts) refuse(std::to_string(op.top_k) + " experts per token out of " + std::to_string(op.num_experts));
+    check_rows("the router's logits", op.in, kTokens, op.num_experts);
+    check_rows("the routing", op.out, kTokens, 2 * static_cast<std::int64_t>(op.top_k));
+    need_scratch(groups_of(op.num_experts) * 32);
+    append(op);
+}
+
+void Program::add(MoeOp op, const std::vector<Matrix>& gates, const std::vector<Matrix>& ups, const std::vector<Matrix>& downs) {
+    if (gates.empty() || gates.size() > static_cast<std::size_t>(kMaxColumns) || ups.size() != gates.size() || downs.size() != gates.size()) refuse("every expert has a gate, an up and a down matrix");
+    op.num_experts = static_cast<int>(gates.size());
+    if (op.top_k < 1 || op.top_k > op.num_experts) refuse(std::to_string(op.top_k) + " experts per token out of " + std::to_string(op.num_experts));
+    const Matrix &gate = gates[0], &down = downs[0];
+    check_columns(gate.rows);
+    for (std::size_t e = 0; e < gates.size(); ++e) {
+        for (const Matrix* m : {&gates[e], &ups[e]}) {
+            if (m->rows != gate.rows || m->cols != gate.cols) refuse("the experts' gate and up matrices differ in shape");
+            if (m->dense() != gate.dense()) refuse("some of the experts' gate and up matrices are quantised, and some are not");
+        }
+        if (downs[e].rows != gate.cols || downs[e].cols != gate.rows) refuse("the experts' down matrices do not turn their gates' rows into their columns");
+        if (downs[e].dense() != down.dense()) refuse("some of the experts' down matrices are quantised, and some are not");
+    }
+    check_rows("the input", op.in, kTokens, gate.cols);
+    check_rows("the routing", op.routing, kTokens, 2 * static_cast<std::int64_t>(op.top_k));
+    check_rows("the result", op.out, kTokens, gate.cols);
+    need_scratch(2 * groups_of(gate.rows) * 32 + 64);
+    for (const std::vector<Matrix>* each : {&gates, &ups, &downs}) experts_.push_back(std::make_unique<std::vector<Matrix>>(*each));
+    op.gates = experts_[experts_.size() - 3]->data();
+    op.ups = experts_[experts_.size() - 2]->data();
+    op.downs = experts_.back()->data();
+    op.work = -1;
+    for (std::size_t i = 0; i < workspaces_.size(); ++i) {
+        if (workspaces_[i]->fits(op)) op.work = static_cast<int>(i);
+    }
+    if (op.work < 0) {
+        op.work = static_cast<int>(workspaces_.size());
+        workspaces_.push_back(std::make_unique<MoeWorkspace>(op, pool_->size(), kMaxPieces));
+    }
+    append(op);
+}
+
 const char* Program::op_name(int op) const {
-    static constexpr const char* names[] = {"embed", "token", "head_norm", "rope", "linear", "gate", "soft_cap", "attention"};
+    static constexpr const char* names[] = {"embed", "token", "head_norm", "rope", "linear", "gate", "soft_cap", "attention", "route", "experts"};
     const Op& o = ops_.at(static_cast<std::size_t>(op));
     if (const auto* linear = std::get_if<LinearOp>(&o)) {
         if (linear->gated) return "linear_gated";

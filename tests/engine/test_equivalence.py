@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.models.hf_configs import TINY
-from tiny_engine import BACKENDS, TinyEngine, tiny_config, tiny_model, tokens
+from tiny_engine import BACKENDS, TinyEngine, tiny_model, tokens
 
 from slipstream import LLM, SamplingParams
 from slipstream.engine.outputs import RequestOutput
 from slipstream.engine.queue import PriorityOrder
-from slipstream.errors import ConfigError
 from slipstream.models.registry import FAMILIES
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
@@ -271,10 +270,6 @@ def test_every_family_under_pressure(backend: str, architecture: str) -> None:
     """Small chunks, a warm cache, preemption and shuffled blocks at once."""
     if architecture not in TINY:
         pytest.fail(f"{architecture} has no tiny configuration in tests/models/hf_configs.py")
-    if backend == "cpu" and tiny_config(architecture).moe is not None:
-        with pytest.raises(ConfigError, match="no native form"):
-            TinyEngine(tiny_model(architecture, backend=backend), backend=backend)
-        return
     model = tiny_model(architecture, backend=backend)
     requests = workload(SEEDED, 14, prompt_logprobs=0)[::2] + workload(SEEDED, 14)[1::2]
     expected = TinyEngine(model, backend=backend, enable_chunked_prefill=False).alone(requests)

@@ -21,7 +21,7 @@ from slipstream import LLM, SamplingParams
 from slipstream.engine import loading
 from slipstream.engine.outputs import RequestOutput
 from slipstream.engine.queue import PriorityOrder
-from slipstream.errors import ConfigError, FeatureConflictError
+from slipstream.errors import FeatureConflictError
 from slipstream.features import FEATURES, Feature, Pair, pairs, require_working
 from slipstream.sampling.grammar.spec import GrammarSpec
 
@@ -32,7 +32,6 @@ GRAMMAR = f"([{spell([0])}-{spell([49])}][{spell([50])}-{spell([98])}])*[{spell(
 
 # What every engine of the running test computes with; a context variable, because all helpers below depend on it.
 BACKEND: ContextVar[str] = ContextVar("BACKEND", default="reference")
-NOT_NATIVE = frozenset({Feature.MOE})  # refused by the cpu backend when a model is loaded
 
 
 @cache
@@ -279,11 +278,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.parametrize("pair", [pair for pair in pairs() if pair.works], ids=pair_id)
 def test_working_pair(backend: str, pair: Pair) -> None:
-    if backend == "cpu" and NOT_NATIVE & {pair.first, pair.second}:
-        with pytest.raises(ConfigError, match="no native form"):
-            engine(frozenset({pair.first, pair.second}))
-    else:
-        check(frozenset({pair.first, pair.second}))
+    check(frozenset({pair.first, pair.second}))
 
 
 @pytest.mark.parametrize(
@@ -295,8 +290,7 @@ def test_working_pair(backend: str, pair: Pair) -> None:
     ids=["with-cache", "with-prompt-logprobs"],
 )
 def test_nearly_everything_at_once(backend: str, left_out: Features) -> None:
-    refused = NOT_NATIVE if backend == "cpu" else frozenset()
-    check(frozenset(Feature) - left_out - refused, compare=False)
+    check(frozenset(Feature) - left_out, compare=False)
 
 
 @pytest.mark.fast

@@ -29,8 +29,10 @@ def write_twin(
     architecture: str,
     metadata: dict[str, int | float | str] | None = None,
     extra: dict[str, np.ndarray[Any, Any]] | None = None,
+    experts_as: str = "F32",
 ) -> Path:
-    """Every slot's tensor under its GGUF name, in float32. `metadata` is added below the architecture's name.
+    """Every slot's tensor under its GGUF name, in float32 (experts as said). `metadata` is added below the
+    architecture's name.
 
     Covers slots that are whole tensors on both sides, and stacked experts.
     """
@@ -62,8 +64,12 @@ def write_twin(
         elif slot.gguf_rows is None:
             assert len(stacks[slot.gguf_name]) == 1
     experts = {slot.gguf_name for slot in family.slots(config) if slot.gguf_expert is not None}
+    kind = gguf.GGMLQuantizationType[experts_as]
     for name, parts in stacks.items():
-        writer.add_tensor(name, np.stack(parts) if name in experts else np.concatenate(parts))
+        if name in experts:
+            writer.add_tensor(name, gguf.quants.quantize(np.stack(parts), kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, np.concatenate(parts))
     for name, values in (extra or {}).items():
         writer.add_tensor(name, values)
     source.close()

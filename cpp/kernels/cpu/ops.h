@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/matrix.h"
+#include "kernels/cpu/moe.h"
 
 // The fused ops of a recorded program, as plain data. Every op is carried out by all threads together, piece by piece: a
 // piece is a range of the op's units (rows, blocks of weights, attention tasks), and one output is computed by one thread
@@ -78,6 +79,7 @@ struct Step {
     const Rows* rows = nullptr;                 // by buffer
     const Tiles* tiles = nullptr;               // by tile buffer
     const AttentionSchedule* schedules = nullptr;
+    const MoeWork* moe = nullptr;     // by workspace
     float* const* scratch = nullptr;  // by thread
 };
 
@@ -176,6 +178,24 @@ struct AttentionOp {
     void* cache = nullptr;
 };
 
+// Softmax over the logits of all experts, and the k largest: k weights, then k expert numbers, all in float32.
+struct RouteOp {
+    int num_experts = 0, top_k = 0;
+    bool normalise = false;  // divide the weights by their sum
+    Ref in, out;
+};
+
+// sum over the ranks of weight * down(act(gate x) * up x).
+struct MoeOp {
+    int num_experts = 0, top_k = 0;
+    Gate gate = Gate::Silu;
+    Ref in, routing, out;
+    const Matrix* gates = nullptr;  // [E], all dense or all quantised, like `ups`
+    const Matrix* ups = nullptr;
+    const Matrix* downs = nullptr;  // [E], all dense or all quantised
+    int work = 0;                   // number of the workspace
+};
+
 // One instruction set's compiled kernels. They compute units first .. last - 1; `thread` says whose scratch is used. `stores`:
 // whether a token op writes `sum` and `out` too, or only the thread's own copy of the tiles.
 struct KernelTable {
@@ -190,6 +210,11 @@ struct KernelTable {
     void (*attention_write)(const AttentionOp&, const Step&, int thread, int first, int last);
     void (*attention)(const AttentionOp&, const Step&, int thread, int first, int last);
     void (*attention_merge)(const AttentionOp&, const Step&, int thread, int first, int last);
+    void (*route)(const RouteOp&, const Step&, int thread, int first, int last);
+    void (*moe_group)(const MoeOp&, const Step&);                                  // one thread
+    void (*moe_gather)(const MoeOp&, const Step&, int first, int last);            // routed rows
+    void (*moe_gated)(const MoeOp&, const Step&, int thread, int first, int last);  // slices
+    void (*moe_down)(const MoeOp&, const Step&, int thread, int first, int last);   // blocks of the result
     // Ceilings; the first two return multiply-adds.
     std::int64_t (*spin_maddubs)(std::int64_t rounds, float* sink);
     std::int64_t (*spin_fma)(std::int64_t rounds, float* sink);

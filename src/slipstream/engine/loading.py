@@ -156,7 +156,7 @@ def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo
     family = find_family(checkpoint)
     config = read_config(family, checkpoint)
     summary = summarize(checkpoint)
-    backends = backend_refusals(ModelNeeds(config.head_dim, experts=config.moe is not None))
+    backends = backend_refusals(ModelNeeds(config.head_dim))
     backend, _ = resolve_backend(options.model.backend, backends)
     held = weight_bytes(backend, ((info.dtype, info.shape) for info in checkpoint.tensors.values()))
     facts = ModelFacts(
@@ -206,10 +206,13 @@ def active_features(options: EffectiveOptions, config: ModelConfig) -> frozenset
 
 def _activation_bytes(config: ModelConfig, backend: str) -> int:
     """Of one token in one layer: the residual, q, k, v and attention output, gate, up and their product; `cpu` keeps
-    no more of the MLP than the product, and mostly in int8."""
+    no more of the MLP than the product, and mostly in int8, but both for every expert of a token, and its input."""
     heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     if backend == "cpu":
-        return FLOAT32_BYTES * (3 * config.hidden_size + heads + config.intermediate_size)
+        wide = config.intermediate_size
+        if config.moe is not None:
+            wide = max(wide, config.moe.top_k * (config.hidden_size + config.moe.intermediate_size))
+        return FLOAT32_BYTES * (3 * config.hidden_size + heads + wide)
     return FLOAT32_BYTES * (4 * config.hidden_size + heads + 3 * config.intermediate_size)
 
 

@@ -19,7 +19,6 @@ class ModelNeeds:
     """What a model asks of a backend beyond the ops that every one has."""
 
     head_dim: int
-    experts: bool = False
 
 
 def backend_refusals(needs: ModelNeeds) -> dict[str, str | None]:
@@ -31,8 +30,6 @@ def backend_refusals(needs: ModelNeeds) -> dict[str, str | None]:
 
 
 def _cpu_refusal(needs: ModelNeeds) -> str | None:
-    if needs.experts:
-        return "it has no native form of mixture-of-experts layers"
     if needs.head_dim % 8 or not 8 <= needs.head_dim <= 256:
         return f"its attention takes head sizes that are multiples of 8 up to 256, not {needs.head_dim}"
     return None

@@ -14,12 +14,14 @@ from slipstream.kernels.cpu.graph import (
     Add,
     Attention,
     Embedding,
+    Experts,
     GatedActivation,
     HeadNorm,
     Linear,
     Node,
     RMSNorm,
     Rope,
+    Route,
     Scale,
     SelectRows,
     SoftCap,
@@ -176,5 +178,11 @@ def _single(node: Node, places: Places, program: Program) -> None:
         program.head_norm(node.columns, node.head_dim, source, out, node.weight.values, node.eps)
     elif isinstance(node, Rope):
         program.rope(node.columns, node.head_dim, source, out, node.table.native)
+    elif isinstance(node, Route):
+        program.route(node.inputs[0].columns, node.top_k, node.normalise, source, out)
+    elif isinstance(node, Experts):
+        matrices = [(gate.packed, up.packed, down.packed) for gate, up, down in node.experts]
+        routing = node.inputs[1]
+        program.experts(routing.columns // 2, node.kind, source, places.rows(routing), out, matrices)
     else:
         raise AssertionError(f"no lowering for {type(node).__name__}")

@@ -94,6 +94,22 @@ class SelectRows(Node):
     pass
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Route(Node):
+    """[T, 2 k]: the weights of a token's experts, then their numbers."""
+
+    top_k: int
+    normalise: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Experts(Node):
+    """Of (x, routing)."""
+
+    experts: tuple[tuple[CpuMatrix, CpuMatrix, CpuMatrix], ...]
+    kind: ActivationKind
+
+
 class Graph:
     """The nodes that `output` needs, inputs before users, and who uses each."""
 

@@ -140,14 +140,16 @@ def _select_rows(x: Node, batch: ForwardBatch) -> Node:
 
 
 def _moe_route(logits: Node, top_k: int, normalise: bool) -> Node:
-    raise _no_native_form("moe_route")
+    if not 1 <= top_k <= logits.columns:
+        raise ValueError(f"{top_k} experts per token out of {logits.columns}")
+    return graph.Route((logits,), 2 * top_k, logits.domain, logits.batch, top_k, normalise)
 
 
-def _moe_experts(x: Node, routing: Node, experts: Sequence[tuple[CpuMatrix, ...]], kind: ActivationKind) -> Node:
-    raise _no_native_form("moe_experts")
-
-
-def _no_native_form(op: str) -> ConfigError:
-    return ConfigError(
-        f"the cpu backend has no native form of the op {op}.", where="backend", fix="Use backend=reference."
-    )
+def _moe_experts(
+    x: Node, routing: Node, experts: Sequence[tuple[CpuMatrix, CpuMatrix, CpuMatrix]], kind: ActivationKind
+) -> Node:
+    if not isinstance(routing, graph.Route):
+        raise ValueError("the routing of experts comes from moe_route")
+    if len(experts) != routing.inputs[0].columns:
+        raise ValueError(f"{len(experts)} experts, but the router scores {routing.inputs[0].columns}")
+    return graph.Experts((x, routing), x.columns, x.domain, x.batch, tuple(experts), kind)
