@@ -239,6 +239,37 @@ def test_a_full_queue_says_when_to_come_back() -> None:
     use(make(settings={"max_num_seqs": 1, "max_queued": 2}, sleep=0.02), scenario)
 
 
+def test_leaving_frees_the_place_of_running_and_waiting_requests() -> None:
+    async def scenario(engine: ProcessEngine) -> None:
+        first = engine.generate(request("a", max_tokens=150))
+        await anext(first)
+        waiting = [asyncio.ensure_future(collect(engine, request(name, max_tokens=150))) for name in "bc"]
+        await until(lambda: engine.stats().num_waiting == 2)
+        waiting[0].cancel()
+        await until(lambda: engine.stats().num_waiting == 1)
+        await first.aclose()
+        await until(lambda: engine.stats().num_waiting == 0)  # c has got the place of a
+        waiting[1].cancel()
+        await until(lambda: engine.stats().num_running == 0 and engine.stats().kv_blocks_used == 0)
+
+    use(make(settings={"max_num_seqs": 1}, sleep=0.02), scenario)
+
+
+def test_time_at_the_door_counts() -> None:
+    """A request that comes during a long step has waited from then on, not from the step's end."""
+
+    async def scenario(engine: ProcessEngine) -> None:
+        first = asyncio.ensure_future(collect(engine, request("a", max_tokens=2)))
+        await asyncio.sleep(0.3)  # into the first step
+        [last] = [d for d in await collect(engine, request("b", max_tokens=1)) if d.stats is not None]
+        assert last.stats is not None
+        assert last.stats.queue_time is not None
+        assert last.stats.queue_time > 0.2
+        await first
+
+    use(make(sleep=1.0), scenario)
+
+
 def test_two_engines_on_one_machine() -> None:
     engines = make(), make()
 

@@ -103,7 +103,7 @@ def short(value: object) -> bool:
 @given(requests, st.integers(1, 2**60))
 @few
 def test_requests(request: GenerationRequest, handle: int) -> None:
-    assert decode_to_child(encode_add(handle, request)) == Add(handle, request)
+    assert decode_to_child(encode_add(handle, request, 1.5)) == Add(handle, request, 1.5)
 
 
 @given(st.lists(deltas.filter(finite).filter(short), max_size=3))

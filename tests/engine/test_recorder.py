@@ -6,10 +6,12 @@ import pytest
 from core_fakes import Bench
 
 from slipstream.engine.core import EngineCore
-from slipstream.engine.outputs import OutputDelta
+from slipstream.engine.outputs import OutputDelta, RequestOutput
 from slipstream.engine.plan import StepPlan, StepResult
+from slipstream.engine.protocol import GenerationRequest
 from slipstream.engine.recorder import TimelineRecorder
 from slipstream.engine.timeline import ChunkTiming, CompletionTimeline, DecodeTiming
+from slipstream.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.fast
 
@@ -163,3 +165,20 @@ def test_without_a_recorder_nothing_is_kept() -> None:
     bench.add("a")
     bench.run()
     assert bench.core.timeline("a") is None
+
+
+def test_a_request_that_waited_at_the_door_counts_from_its_arrival() -> None:
+    bench = Timed()
+    bench.clock.now = 10.0
+    item = GenerationRequest("a", (1, 2, 3), SamplingParams(max_tokens=1), timeout=5.0)
+    bench.core.add(item, arrival=7.0)
+    bench.outputs["a"] = RequestOutput.empty("a", None, item.prompt_token_ids)
+    bench.run()
+    timeline = bench.core.timeline("a")
+    assert timeline is not None
+    assert (timeline.arrival, timeline.completions[0].queue_time) == (997.0, 3.5)
+    bench.core.add(item, arrival=7.0)
+    bench.outputs["a"] = RequestOutput.empty("a", None, item.prompt_token_ids)
+    bench.clock.now = 12.0
+    bench.run()
+    assert bench.of("a").finish_reason == "deadline"

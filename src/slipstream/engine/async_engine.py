@@ -34,6 +34,7 @@ _DELIVERIES = 512  # finished requests whose delivery is remembered for their ti
 class _Add:
     request: GenerationRequest
     stream: Stream
+    arrival: float  # on the core's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class AsyncEngine:
         stream = Stream(asyncio.get_running_loop(), request.params.n)
         with self._door:
             self._require_alive(request.request_id)
-            self._inbox.put(_Add(request, stream))
+            self._inbox.put(_Add(request, stream, self._core.now()))
         try:
             async with aclosing(stream.deltas()) as deltas:
                 async for delta in deltas:
@@ -178,7 +179,7 @@ class AsyncEngine:
 
     def _add(self, message: _Add) -> None:
         try:
-            self._core.add(message.request)
+            self._core.add(message.request, arrival=message.arrival)
         except RequestError as error:
             deliver([(message.stream, error)])
         else:

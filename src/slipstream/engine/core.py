@@ -101,16 +101,25 @@ class EngineCore:
         """
         self._compile(params, "grammar")
 
-    def add(self, request: GenerationRequest) -> None:
+    def now(self) -> float:
+        """The engine's clock, from any thread."""
+        return self._clock()
+
+    def add(self, request: GenerationRequest, *, arrival: float | None = None) -> None:
         """Queue a request and, for n > 1, its siblings; all of them or none.
+
+        `arrival`: when it came, on the engine's clock, if that was before this call: a step may have been under way.
+        Waiting times and the deadline count from there.
 
         Raises InvalidParamsError, ContextLengthError, RequestTooLargeError, QueueFullError or DeadlineError.
         """
         self._resume()
-        requests = self._requests(request, self._clock())
+        now = self._clock()
+        arrival = now if arrival is None else min(arrival, now)
+        requests = self._requests(request, arrival)
         if request.request_id in self._children or any(each.id in self._completions for each in requests):
             raise InvalidParamsError("a request with this id is running.", where=f"request {request.request_id}")
-        self._scheduler.require_room(requests[0], len(requests))
+        self._scheduler.require_room(requests[0], len(requests), now)
         if self._seeds is not None and request.params.seed is None:
             base = self._seeds.getrandbits(64)  # only now: a request that is refused and comes again draws once
             for index, each in enumerate(requests):
@@ -131,7 +140,7 @@ class EngineCore:
                 self._completions[each.id] = completion
                 self._scheduler.add(each)
             if self._recorder is not None:
-                self._recorder.added(request, requests)
+                self._recorder.added(request, requests, waited=now - arrival)
             self._totals.prompt_tokens += sum(each.num_prompt_tokens for each in requests)
 
     def abort(self, request_id: str) -> list[OutputDelta]:

@@ -21,6 +21,7 @@ class Deadlines:
         self._rates = rates
         self._requests: dict[Request, float] = {}
         self._looked = float("-inf")
+        self.num_shed = 0  # given up or refused, since start
 
     def add(self, request: Request) -> None:
         if request.deadline is not None:
@@ -49,6 +50,7 @@ class Deadlines:
                 needed = self._least(request, ahead, position, hit_rate)
                 if needed is not None and now + _MARGIN * needed > request.deadline:
                     request.error = _why(needed, request.deadline - now)
+                    self.num_shed += 1
                     given_up.append(request)
                     continue
             ahead += len(request.tokens) if request.fork_of is None else 0
@@ -56,7 +58,7 @@ class Deadlines:
         return given_up
 
     def refuse_hopeless(
-        self, request: Request, running: Iterable[Request], queue: Iterable[Request], hit_rate: float
+        self, request: Request, now: float, running: Iterable[Request], queue: Iterable[Request], hit_rate: float
     ) -> None:
         """Raise DeadlineError if the request, which has just come, could not end in time at the end of the queue."""
         if request.deadline is None:
@@ -64,8 +66,9 @@ class Deadlines:
         waiting = list(queue)
         ahead = _pending(running) + sum(len(each.tokens) for each in waiting if each.fork_of is None)
         needed = self._least(request, ahead, len(waiting), hit_rate)
-        left = request.deadline - request.arrival
+        left = request.deadline - now
         if needed is not None and _MARGIN * needed > left:
+            self.num_shed += 1
             alone = self._least(request, 0, 0, hit_rate)
             raise DeadlineError(
                 _why(needed, left).capitalize() + ".",

@@ -71,8 +71,9 @@ class TimelineRecorder:
         self._open: dict[str, _Open] = {}
         self._finished: OrderedDict[str, RequestTimeline] = OrderedDict()
 
-    def added(self, request: GenerationRequest, requests: Sequence[Request]) -> None:
-        self._open[request.request_id] = _Open(request, self._wall(), [None] * len(requests))
+    def added(self, request: GenerationRequest, requests: Sequence[Request], *, waited: float = 0.0) -> None:
+        """`waited`: seconds since it arrived."""
+        self._open[request.request_id] = _Open(request, self._wall() - waited, [None] * len(requests))
         for index, each in enumerate(requests):
             self._traces[each.id] = _Trace(each, index)
 

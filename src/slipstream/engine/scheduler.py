@@ -22,7 +22,7 @@ from slipstream.engine.request import FinishReason, Request, RequestStatus
 from slipstream.engine.rows import build_row, check_answer
 from slipstream.engine.settings import SchedulerSettings
 from slipstream.engine.updates import RequestUpdate, SchedulerStats
-from slipstream.errors import DeadlineError, EngineError, InvalidParamsError
+from slipstream.errors import EngineError, InvalidParamsError
 from slipstream.kv.manager import KVManager
 
 
@@ -64,7 +64,7 @@ class Scheduler:
         self._updates: list[RequestUpdate] = []
         self._in_flight: StepPlan | None = None
         self._planned_at = 0.0
-        self._step = self._added = self._preempted = self._shed = 0
+        self._step = self._added = self._preempted = 0
 
     # ---- requests come and go ----
 
@@ -73,14 +73,11 @@ class Scheduler:
         refuse_impossible(request, self.kv, self.settings.max_num_batched_tokens, self.settings.enable_chunked_prefill)
         refuse_too_many(request, n, self.settings.max_queued)
 
-    def require_room(self, request: Request, n: int = 1) -> None:
-        """Raise QueueFullError if `n` of the request cannot be added now, DeadlineError if it would end too late."""
+    def require_room(self, request: Request, n: int = 1, now: float | None = None) -> None:
+        """Raise QueueFullError if `n` of the request cannot be added, DeadlineError if they would end too late."""
         self._queue.require_room(request, n - 1)
-        try:
-            self._deadlines.refuse_hopeless(request, self._running, self._queue, self.kv.usage().hit_rate)
-        except DeadlineError:
-            self._shed += 1
-            raise
+        now = request.arrival if now is None else now
+        self._deadlines.refuse_hopeless(request, now, self._running, self._queue, self.kv.usage().hit_rate)
 
     def add(self, request: Request) -> None:
         """Raises RequestTooLargeError, QueueFullError, or InvalidParamsError for an id that is in use."""
@@ -139,7 +136,7 @@ class Scheduler:
             limit,
             self.kv.usage(),
             self._queue.num_tokens,
-            self._shed,
+            self._deadlines.num_shed,
         )
 
     # ---- a step begins ----
@@ -301,7 +298,7 @@ class Scheduler:
         self._in_flight = None
         elapsed = result.timing.build + result.timing.forward + result.timing.sample
         context = sum(row.start + len(row.tokens) for row in plan.rows)
-        self._cost_model.observe(plan.num_tokens, len(plan.rows), context, elapsed or now - self._planned_at)
+        self._cost_model.observe(plan.num_tokens, len(plan.rows), context, max(elapsed, now - self._planned_at))
         updates = self.drain()
         sampled: list[Request] = []
         shared = self._queue.shares.several
@@ -392,7 +389,6 @@ class Scheduler:
             self._late(request, now)
         hit_rate = self.kv.usage().hit_rate if self._deadlines else 0.0
         for request in self._deadlines.hopeless(now, self._running, self._queue, hit_rate):
-            self._shed += 1
             self._late(request, now)
 
     def _late(self, request: Request, now: float) -> None:

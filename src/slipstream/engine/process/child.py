@@ -142,7 +142,7 @@ class ChildLoop:
     def _add(self, message: Add) -> None:
         request = message.request
         try:
-            self._core.add(request)
+            self._core.add(request, arrival=message.arrival)
         except RequestError as error:
             self._send(Refused(message.handle, to_wire(error)))
         else:

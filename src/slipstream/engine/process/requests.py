@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -66,7 +67,7 @@ class OpenRequests:
         """Its handle and stream; None if there is no process. Raises InvalidParamsError."""
         stream = Stream(asyncio.get_running_loop(), request.params.n)
         handle = next(self._numbers)
-        data = encode_add(handle, request)
+        data = encode_add(handle, request, time.monotonic())
         with self._door:
             if not self.ready:
                 return None

@@ -33,10 +33,12 @@ class Start(Message, frozen=True):
 
 
 class Add(Message, frozen=True):
-    """`handle`: a number that is never used again, so that late deltas cannot meet a new request of the same id."""
+    """`handle`: a number that is never used again, so that late deltas cannot meet a new request of the same id.
+    `arrival`: seconds on the machine's monotonic clock, which both processes read."""
 
     handle: int
     request: GenerationRequest
+    arrival: float
 
 
 class Abort(Message, frozen=True):
@@ -92,7 +94,7 @@ class WireDelta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stepped(Message, frozen=True):
-    """All that one step brought. `made`: seconds on the machine's monotonic clock, which both processes read."""
+    """All that one step brought. `made`: seconds on the monotonic clock."""
 
     deltas: list[WireDelta]
     made: float
@@ -132,7 +134,7 @@ def decode_from_child(data: bytes) -> FromChild:
     return _from_child.decode(data)
 
 
-def encode_add(handle: int, request: GenerationRequest) -> bytes:
+def encode_add(handle: int, request: GenerationRequest, arrival: float) -> bytes:
     """Raises InvalidParamsError for a request that holds anything but what its types say."""
     where = f"request {request.request_id}"
     ids: Any = request.prompt_token_ids
@@ -141,7 +143,7 @@ def encode_add(handle: int, request: GenerationRequest) -> bytes:
     try:
         if type(ids) is not tuple or not set(map(type, ids)) <= {int}:  # NumPy's numbers, for instance
             request = replace(request, prompt_token_ids=tuple(map(index, ids)))
-        return encode(Add(handle, request))
+        return encode(Add(handle, request, arrival))
     except (TypeError, OverflowError, ValueError) as error:
         raise InvalidParamsError(f"cannot be handed to the engine: {error}.", where=where) from error
 
