@@ -1,6 +1,7 @@
 import pytest
 
-from slipstream.server.chat_plan import ChatPlan, MessageDelta, ToolCallDelta
+from slipstream.server.chat_parts import MessageDelta, ToolCallDelta
+from slipstream.server.chat_plan import ChatPlan
 from tests.server.serving import byte_tokenizer, client_for, echo_app, error_of, events, post, served
 
 pytestmark = [pytest.mark.fast, pytest.mark.anyio]

@@ -63,7 +63,14 @@ def serve(
         bool, Option("--restart-engine/--no-restart-engine", help="Start the engine again after a crash or hang.")
     ] = True,
     in_process: Annotated[bool, Option("--in-process", help="Run the engine inside the server's process.")] = False,
+    tool_parser: Annotated[
+        str | None,
+        Option(metavar="NAME", help="How the model writes tool calls: hermes, llama3, mistral, glm4 or glm45."),
+    ] = None,
     log_format: Annotated[str, Option(help="text or json.")] = "text",
+    otel_endpoint: Annotated[
+        str | None, Option(metavar="URL", help="OpenTelemetry collector (OTLP over HTTP) for a trace per request.")
+    ] = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Warnings only.")] = False,
     settings: Mapping[str, Any],
 ) -> None:
@@ -88,6 +95,8 @@ def serve(
         tls_certificate=tls_certificate,
         tls_key=tls_key,
         log_format=cast(LogFormat, log_format),  # checked there
+        otel_endpoint=otel_endpoint,
+        tool_parser=tool_parser,
     )
     with bind(host, port) as listener:
         engine = _engine(options, environment, in_process=in_process, restart=restart_engine)

@@ -6,67 +6,20 @@ parser, and the routes do not know of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.sampling.params import SamplingParams
-from slipstream.server.errors import UnsupportedError
+from slipstream.server.chat_parts import OutputParser, PlainText
 from slipstream.server.generate import Prompt
 from slipstream.server.model import ServedModel
 from slipstream.server.options import ServerOptions
 from slipstream.server.prompts import chat_prompt
 from slipstream.server.schema.chat import ChatRequest, chat_params
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta:
-    """A piece of one tool call. `id` and `name` come with its first piece, `arguments` (JSON text) in pieces."""
-
-    index: int
-    arguments: str = ""
-    id: str | None = None
-    name: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MessageDelta:
-    """What a message gained: text, reasoning, pieces of tool calls; each may be missing."""
-
-    content: str = ""
-    reasoning: str = ""
-    tool_calls: tuple[ToolCallDelta, ...] = ()
-
-    @property
-    def empty(self) -> bool:
-        return not (self.content or self.reasoning or self.tool_calls)
-
-
-class OutputParser(Protocol):
-    """Reads one completion's text in pieces, however it is cut. One parser per completion."""
-
-    def push(self, text: str) -> MessageDelta: ...
-
-    def finish(self) -> MessageDelta:
-        """What was held back, once no text follows."""
-        ...
-
-    def finish_reason(self, reason: str) -> str:
-        """The reason to report, given the engine's: "tool_calls" where the message ended in calls."""
-        ...
-
-
-class PlainText:
-    """The text is the message."""
-
-    def push(self, text: str) -> MessageDelta:
-        return MessageDelta(content=text)
-
-    def finish(self) -> MessageDelta:
-        return MessageDelta()
-
-    def finish_reason(self, reason: str) -> str:
-        return reason
+from slipstream.server.tools.definitions import ToolChoice, read_choice, read_tools
+from slipstream.server.tools.plan import plan_tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +31,35 @@ class ChatPlan:
 
 async def plan_chat(body: ChatRequest, model: ServedModel, options: ServerOptions) -> ChatPlan:
     """Raises a RequestError, or ChatTemplateError where the template refuses the messages."""
-    _refuse_unsupported(body)
+    choice = read_choice(body.tool_choice, read_tools(body.tools), parallel=body.parallel_tool_calls is not False)
     params = chat_params(body, options)
-    messages: list[dict[str, Any]] = [message.plain() for message in body.messages]
-    prompt = await chat_prompt(
-        model, messages, add_generation_prompt=body.add_generation_prompt, extra=body.chat_template_kwargs
+    messages = [message.plain() for message in body.messages]
+    return await plan_messages(
+        messages,
+        params,
+        choice,
+        params.grammar,
+        model=model,
+        options=options,
+        add_generation_prompt=body.add_generation_prompt,
+        extra=body.chat_template_kwargs,
     )
-    return ChatPlan(prompt, params)
 
 
-def _refuse_unsupported(body: ChatRequest) -> None:
-    if body.tools or body.tool_choice not in (None, "none"):
-        raise UnsupportedError("tools are not supported.", where="tools")
-    if body.response_format is not None and body.response_format.get("type") != "text":
-        raise UnsupportedError("only the type text is supported.", where="response_format")
+async def plan_messages(
+    messages: Sequence[Mapping[str, Any]],
+    params: SamplingParams,
+    choice: ToolChoice,
+    grammar: GrammarSpec | None,
+    *,
+    model: ServedModel,
+    options: ServerOptions,
+    add_generation_prompt: bool = True,
+    extra: Mapping[str, Any] | None = None,
+) -> ChatPlan:
+    """The plan for messages in the form of chat completions, for whatever API they came in by."""
+    plan = plan_tools(messages, params, choice, grammar, model=model, tool_parser=options.tool_parser)
+    prompt = await chat_prompt(
+        model, plan.messages, tools=plan.tools, add_generation_prompt=add_generation_prompt, extra=extra
+    )
+    return ChatPlan(prompt, plan.params, plan.parser)

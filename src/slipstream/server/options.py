@@ -12,6 +12,8 @@ from slipstream.server.keys import ApiKey
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
 
+TOOL_PARSERS = ("hermes", "llama3", "mistral", "glm4", "glm45")
+
 LogFormat = Literal["text", "json"]
 
 
@@ -41,12 +43,18 @@ class ServerOptions:
     tls_key: Path | None = None
     tls_key_password: str | None = None
     log_format: LogFormat = "text"
+    tool_parser: str | None = None  # how the model writes tool calls; None: as its chat template tells
+    otel_endpoint: str | None = None  # URL of an OpenTelemetry collector (OTLP over HTTP) that gets a trace per request
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"must be from 0 to 65535, got {self.port}.", where="port")
         if self.log_format not in ("text", "json"):
             raise ConfigError(f"must be text or json, got {self.log_format!r}.", where="log_format")
+        if self.tool_parser is not None and self.tool_parser not in TOOL_PARSERS:
+            raise ConfigError(
+                f"must be one of {', '.join(TOOL_PARSERS)}, got {self.tool_parser!r}.", where="tool_parser"
+            )
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, int | float) and not (value > 0 or (value == 0 and each.name in _ZERO_ALLOWED)):

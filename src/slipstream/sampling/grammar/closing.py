@@ -13,7 +13,7 @@ import llguidance
 import numpy as np
 
 BEAM = 6  # texts followed per length, no two of which can go on in the same ways
-MAX_VISITS = 600
+MAX_VISITS = 1500
 
 _QUOTE, _COMMA, _BRACE, _BRACKET, _ZERO, _LETTER = 0x22, 0x2C, 0x7D, 0x5D, 0x30, 0x61
 _FREE_TEXT = 64  # more allowed bytes than this: any character will do

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream.engine.outputs import CompletionOutput, OutputDelta, RequestOutput
-from slipstream.server.chat_plan import MessageDelta, OutputParser, ToolCallDelta
+from slipstream.server.chat_parts import MessageDelta, OutputParser, ToolCallDelta
 from slipstream.server.generate import Job
 from slipstream.server.logprobs import chat_logprobs
 from slipstream.server.usage import Account

@@ -11,6 +11,7 @@ from slipstream.sampling.params import SamplingParams
 from slipstream.server.errors import BadRequestError
 from slipstream.server.options import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, ServerOptions
 from slipstream.server.schema.base import RequestModel, given_fields
+from slipstream.server.structured import grammar_of
 
 IGNORED = (
     "user",
@@ -58,6 +59,12 @@ class SharedFields(RequestModel):
     timeout: float | None = None  # seconds from arrival to the end
     priority: int | None = None  # lower is more important
     cache_salt: str | None = None  # separates prefix caches
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None  # these, as in vLLM: json, regex, choice, grammar or json_object
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     timings: bool | None = None  # add a block of timings to the answer
     user: str | None = None
     store: bool | None = None
@@ -118,6 +125,7 @@ def sampling_params(
             "max_tokens": max_tokens,
             "logprobs": logprobs,
             "prompt_logprobs": prompt_logprobs,
+            "grammar": grammar_of(body),
         }
     )
 
