@@ -23,6 +23,7 @@ from slipstream.engine.process.settings import ProcessSettings
 from slipstream.engine.protocol import Engine, GenerationRequest
 from slipstream.engine.queue import QueueFullError
 from slipstream.errors import ConfigError, ContextLengthError, EngineError, InvalidParamsError
+from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.sampling.params import SamplingParams
 
 
@@ -319,6 +320,14 @@ def test_a_real_model_gives_what_it_gives_in_this_process(tiny_folder: Path, tmp
         assert tokens(deltas) == output.outputs[0].token_ids
         assert "".join(delta.text for delta in deltas) == output.outputs[0].text
         assert [entry for delta in deltas for entry in delta.logprobs] == output.outputs[0].logprobs
+
+        words = SamplingParams(max_tokens=20, seed=1, grammar=GrammarSpec.choice(["yes", "no"]))
+        answers = [collect(engine, GenerationRequest(f"g{i}", ids, words)) for i in range(3)]
+        for given in await asyncio.gather(*answers):
+            assert "".join(delta.text for delta in given) in ("yes", "no")
+        broken = SamplingParams(max_tokens=20, grammar=GrammarSpec.regex("("))
+        with pytest.raises(InvalidParamsError):
+            await collect(engine, GenerationRequest("h", ids, broken))
 
     use(engine, scenario)
     with pytest.raises(ConfigError, match="max_seqs: is not a setting"):

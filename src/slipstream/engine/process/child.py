@@ -14,6 +14,7 @@ import zmq
 from slipstream.engine.core import EngineCore
 from slipstream.engine.outputs import OutputDelta
 from slipstream.engine.process.heart import Pulse, be_killed_with_parent, end_with_parent, start_heart
+from slipstream.engine.process.preparing import Preparing
 from slipstream.engine.process.sockets import from_child, puller, pusher, remove_folder, to_child
 from slipstream.engine.process.wire import (
     Abort,
@@ -29,6 +30,7 @@ from slipstream.engine.process.wire import (
     Stepped,
     Timeline,
     ToChild,
+    WireDelta,
     decode_to_child,
     encode,
     wire_delta,
@@ -39,6 +41,7 @@ from slipstream.errors import RequestError, SlipstreamError
 
 Build = Callable[[Start], tuple[EngineCore, EngineInfo]]  # the core is ready to work
 STATS_INTERVAL = 0.1  # seconds between two snapshots while nothing ends
+_LOOK_AGAIN = 2  # milliseconds, for requests that are being prepared
 _LAST_WORDS = 5.0  # seconds that the last message may take
 
 
@@ -98,6 +101,7 @@ class ChildLoop:
         self._pulse = pulse
         self._handles: dict[str, int] = {}  # of open requests
         self._ids: dict[int, str] = {}
+        self._preparing = Preparing(core.prepare)
         self._stats_sent = 0.0
 
     def run(self) -> int:
@@ -111,6 +115,8 @@ class ChildLoop:
             self._pulse.steps += 1
             self._pulse.in_step = False
             self._deliver(deltas)
+        for message in self._preparing.cancel_all():
+            self._aborted(message)
         for request_id in list(self._handles):
             self._deliver(self._core.abort(request_id))
         self._send(Closed(self._core.stats()))
@@ -118,24 +124,32 @@ class ChildLoop:
 
     def _drain(self) -> bool:
         """Carry out what has come, waiting for something when there is nothing else to do; False after `Close`."""
-        flags = zmq.NOBLOCK if self._core.has_work else 0
+        if not self._core.has_work:
+            self._inbox.poll(_LOOK_AGAIN if self._preparing else None)
         while True:
             try:
-                message = decode_to_child(self._inbox.recv(flags))
+                message = decode_to_child(self._inbox.recv(zmq.NOBLOCK))
             except zmq.Again:
-                return True
-            flags = zmq.NOBLOCK
+                break
             if isinstance(message, Close):
                 return False
             self._handle(message)
+        if self._preparing:
+            for prepared, error in self._preparing.done():
+                if error is None:
+                    self._add(prepared)
+                else:
+                    self._send(Refused(prepared.handle, to_wire(error)))
+        return True
 
     def _handle(self, message: ToChild) -> None:
         if isinstance(message, Add):
-            self._add(message)
+            if message.request.params.grammar is None:
+                self._add(message)
+            else:
+                self._preparing.start(message)
         elif isinstance(message, Abort):
-            request_id = self._ids.get(message.handle)
-            if request_id is not None:
-                self._deliver(self._core.abort(request_id))
+            self._abort(message.handle)
         elif isinstance(message, AskTimeline):
             self._send(Timeline(message.question, self._core.timeline(message.request_id)))
 
@@ -143,11 +157,23 @@ class ChildLoop:
         request = message.request
         try:
             self._core.add(request, arrival=message.arrival)
-        except RequestError as error:
-            self._send(Refused(message.handle, to_wire(error)))
+        except RequestError as refusal:
+            self._send(Refused(message.handle, to_wire(refusal)))
         else:
             self._handles[request.request_id] = message.handle
             self._ids[message.handle] = request.request_id
+
+    def _abort(self, handle: int) -> None:
+        preparing = self._preparing.cancel(handle)
+        if preparing is not None:
+            self._aborted(preparing)
+        elif handle in self._ids:
+            self._deliver(self._core.abort(self._ids[handle]))
+
+    def _aborted(self, message: Add) -> None:
+        """It had not been added yet."""
+        deltas = [WireDelta(message.handle, i, "", (), finish_reason="abort") for i in range(message.request.params.n)]
+        self._send(Stepped(deltas, time.monotonic()))
 
     def _deliver(self, deltas: list[OutputDelta]) -> None:
         wired = [wire_delta(self._handles[delta.request_id], delta) for delta in deltas]
