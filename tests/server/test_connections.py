@@ -1,6 +1,7 @@
 """Over real sockets: clients that leave, that read slowly, that send slowly, and the end of the server."""
 
 import asyncio
+import importlib
 import json
 
 import httpx
@@ -13,6 +14,16 @@ from tests.server.serving import byte_tokenizer
 pytestmark = pytest.mark.anyio
 
 LONG = {"prompt": "x" * 5000, "max_tokens": 5000}
+
+
+@pytest.fixture(params=["h11_impl", "httptools_impl"], autouse=True)
+def _both_parsers(request, monkeypatch):
+    """Whichever of uvicorn's parsers is installed: the guard works the same over both."""
+    if request.param == "httptools_impl":
+        pytest.importorskip("httptools")
+    module = importlib.import_module(f"uvicorn.protocols.http.{request.param}")
+    found = getattr(module, "H11Protocol", None) or module.HttpToolsProtocol
+    monkeypatch.setattr("slipstream.server.guard.fastest_protocol", lambda: found)
 
 
 def engine(**values) -> EchoEngine:
@@ -70,6 +81,7 @@ async def test_a_client_that_does_not_read_loses_its_request():
         await until(lambda: fast.stats().num_running == 0)  # long before its 500,000 tokens are written
         assert fast.stats().num_finished < 100
         await until(lambda: not server.context.lifecycle.open_ids)  # and the connection is closed
+        assert server.app.state.observation.metrics.backpressure_aborts.value() == 1
         writer.close()
         assert reader is not None
 

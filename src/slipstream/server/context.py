@@ -10,6 +10,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from slipstream.engine.protocol import Engine
+from slipstream.server.errors import SlowClientError
 from slipstream.server.generate import DeltaStream, Job
 from slipstream.server.model import ServedModel
 from slipstream.server.options import ServerOptions
@@ -26,7 +27,7 @@ class Lifecycle:
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """`clock`: seconds that never go back; `wall`: seconds since the epoch."""
+    """`clock`: seconds that never go back; `wall`: seconds since the epoch. `on_slow_client`: a stream was given up."""
 
     engine: Engine
     model: ServedModel
@@ -34,12 +35,18 @@ class ServerContext:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
+    on_slow_client: Callable[[], None] = lambda: None
 
     def new_stream(self, job: Job, *, buffer: int | None = None, ping: float | None = None) -> DeltaStream:
         """Known to `lifecycle` until it is closed."""
-        stream = DeltaStream(self.engine, job, buffer=buffer, ping=ping, on_close=self.lifecycle.streams.discard)
+        stream = DeltaStream(self.engine, job, buffer=buffer, ping=ping, on_close=self._on_close)
         self.lifecycle.streams.add(stream)
         return stream
+
+    def _on_close(self, stream: DeltaStream) -> None:
+        if stream in self.lifecycle.streams and isinstance(stream.failure, SlowClientError):
+            self.on_slow_client()
+        self.lifecycle.streams.discard(stream)
 
 
 def get_context(request: Request) -> ServerContext:

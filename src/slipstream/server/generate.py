@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -64,8 +63,8 @@ class DeltaStream:
     """The deltas of a job's requests, in batches of what has come since the last one; `index` is the choice's.
 
     `start` sends the requests off; `close` aborts what still runs and may be called twice. A reader that is more than
-    `buffer` deltas behind has its requests aborted at once and gets SlowClientError. `ping`: seconds after which a
-    batch is handed over although it is empty.
+    `buffer` deltas behind has its requests aborted at once and gets SlowClientError. `ping`: seconds, to twice
+    that, after which a batch is handed over although it is empty.
     """
 
     def __init__(
@@ -82,7 +81,10 @@ class DeltaStream:
         self._job = job
         self._buffer = buffer
         self._ping = ping
-        self._ready: deque[OutputDelta] = deque()
+        self._ready: list[OutputDelta] = []
+        self._silent = True  # since the last tick
+        self._ping_due = False
+        self._timer: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._failure: BaseException | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -92,8 +94,11 @@ class DeltaStream:
         requests = self._job.requests()
         self._open = len(requests)
         self._tasks = [asyncio.create_task(self._pump(number, each)) for number, each in enumerate(requests)]
+        self._arm()
 
     async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if self._on_close is not None:
             self._on_close(self)
         self._stop()
@@ -105,6 +110,11 @@ class DeltaStream:
         self._stop()
         self._wake.set()
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended it early."""
+        return self._failure
+
     async def batch(self) -> list[OutputDelta] | None:
         """What is there, at least one delta unless it is time for a ping; None at the end. Raises what ended it."""
         while not self._ready:
@@ -112,27 +122,21 @@ class DeltaStream:
                 raise self._failure
             if not self._open:
                 return None
-            self._wake.clear()
-            if self._ping is None:
-                await self._wake.wait()
-                continue
-            timer = asyncio.get_running_loop().call_later(self._ping, self._wake.set)
-            try:
-                await self._wake.wait()
-            finally:
-                timer.cancel()
-            if not self._ready and self._failure is None and self._open:
+            if self._ping_due:
+                self._ping_due = False
                 return []
+            self._wake.clear()
+            await self._wake.wait()
         if isinstance(self._failure, SlowClientError):
             raise self._failure  # what is buffered would only be more of what is not read
-        taken = list(self._ready)
-        self._ready.clear()
+        taken, self._ready = self._ready, []
+        self._silent = self._ping_due = False
         return taken
 
     async def _pump(self, number: int, request: GenerationRequest) -> None:
         first = number * self._job.params.n
         try:
-            async with aclosing(_generator(self._engine, request)) as deltas:
+            async with aclosing(_closable(self._engine.generate(request))) as deltas:
                 async for delta in deltas:
                     if self._buffer is not None and len(self._ready) >= self._buffer:
                         raise SlowClientError("the client reads too slowly.", where=self._job.id)
@@ -147,6 +151,18 @@ class DeltaStream:
             self._open -= 1
             self._wake.set()
 
+    def _arm(self) -> None:
+        """One timer per interval, not one per token."""
+        if self._ping is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._ping, self._tick)
+
+    def _tick(self) -> None:
+        if self._silent:
+            self._ping_due = True
+            self._wake.set()
+        self._silent = True
+        self._arm()
+
     def _stop(self) -> None:
         current = asyncio.current_task()
         for task in self._tasks:
@@ -154,16 +170,16 @@ class DeltaStream:
                 task.cancel()
 
 
-async def _generator(engine: Engine, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
-    """`engine.generate` as a generator that can be closed, whatever kind of iterator the engine returns."""
-    deltas = engine.generate(request)
-    try:
+def _closable(deltas: AsyncIterator[OutputDelta]) -> AsyncGenerator[OutputDelta, None]:
+    """A generator whatever kind of iterator the engine returns."""
+    if isinstance(deltas, AsyncGenerator):
+        return deltas
+
+    async def each() -> AsyncGenerator[OutputDelta, None]:
         async for delta in deltas:
             yield delta
-    finally:
-        close = getattr(deltas, "aclose", None)
-        if close is not None:
-            await close()
+
+    return each()
 
 
 async def collect(
