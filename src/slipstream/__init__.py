@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from slipstream.engine.echo import EchoEngine
     from slipstream.engine.llm import LLM
     from slipstream.engine.outputs import CompletionOutput, CompletionStats, OutputDelta, RequestOutput
+    from slipstream.engine.process.engine import ProcessEngine
     from slipstream.engine.protocol import Engine, EngineStats, GenerationRequest
     from slipstream.errors import SlipstreamError
     from slipstream.sampling.logprobs import TokenLogprob
@@ -32,6 +33,7 @@ _HOME = {
     "EngineStats": "slipstream.engine.protocol",
     "GenerationRequest": "slipstream.engine.protocol",
     "OutputDelta": "slipstream.engine.outputs",
+    "ProcessEngine": "slipstream.engine.process.engine",
     "RequestOutput": "slipstream.engine.outputs",
     "SamplingParams": "slipstream.sampling.params",
     "SlipstreamError": "slipstream.errors",
@@ -50,6 +52,7 @@ __all__ = [
     "EngineStats",
     "GenerationRequest",
     "OutputDelta",
+    "ProcessEngine",
     "RequestOutput",
     "SamplingParams",
     "SlipstreamError",
