@@ -18,7 +18,7 @@ from slipstream.engine.process.engine import ProcessEngine
 from slipstream.engine.process.settings import ProcessSettings
 from slipstream.engine.protocol import EngineInfo
 from slipstream.server.keys import read_keys
-from slipstream.server.listen import bind
+from slipstream.server.listen import bind, check_tls
 from slipstream.server.options import LogFormat, ServerOptions
 from slipstream.text.tokenizer import Tokenizer
 
@@ -98,6 +98,7 @@ def serve(
         otel_endpoint=otel_endpoint,
         tool_parser=tool_parser,
     )
+    check_tls(tls_certificate, tls_key)
     with bind(host, port) as listener:
         engine = _engine(options, environment, in_process=in_process, restart=restart_engine)
         _serve(engine, tuple(dict.fromkeys(served_model_name or [model])), server, listener, quiet=quiet)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import ssl
+from pathlib import Path
 
-from slipstream.errors import ResourceError
+from slipstream.errors import ConfigError, ResourceError
 
 
 class AddressInUseError(ResourceError):
@@ -31,3 +33,13 @@ def bind(host: str, port: int) -> socket.socket:
             f"cannot listen: {error.strerror or error}.", where=f"{host}:{port}", fix="Choose another --port."
         ) from error
     return listener
+
+
+def check_tls(certificate: Path | None, key: Path | None, password: str | None = None) -> None:
+    """Raises ConfigError if the files are no certificate and its key; before the model is loaded."""
+    if certificate is None or key is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password or (lambda: ""))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot be used for TLS: {error}.", where=f"{certificate}, {key}") from error
