@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -24,8 +25,22 @@ from slipstream.server.middleware.request_scope import ID_HEADER, RequestScope
 from slipstream.server.observe.http import HttpObserver
 from slipstream.server.observe.setup import Observation, observe
 from slipstream.server.openapi import install_openapi
-from slipstream.server.routes import autopsy, chat, completions, docs, health, meta, metrics, models, page, tokenize
+from slipstream.server.routes import (
+    autopsy,
+    chat,
+    completions,
+    docs,
+    health,
+    messages,
+    meta,
+    metrics,
+    models,
+    page,
+    responses,
+    tokenize,
+)
 from slipstream.server.sse import ClientGoneError
+from slipstream.server.tracing import Tracing, make_tracing
 from slipstream.version import installed_version
 
 logger = logging.getLogger("slipstream.server")
@@ -36,34 +51,35 @@ _NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "operat
 
 def create_app(context: ServerContext) -> FastAPI:
     """The application over an engine that is ready to use; it closes the engine when it shuts down."""
+    endpoint = context.options.otel_endpoint
+    tracing = None if endpoint is None else make_tracing(endpoint, context.model.name)
     app = FastAPI(
         title="Slipstream",
         version=installed_version(),
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
-        lifespan=_lifespan(context),
+        lifespan=_lifespan(context, tracing),
         telemetry=_NO_TELEMETRY,
     )
     observation = observe(context.engine, context.model.name, clock=context.clock, wall=context.wall)
-    context = replace(
-        context, engine=observation.engine, on_slow_client=observation.metrics.backpressure_aborts.inc
-    )
+    context = replace(context, engine=observation.engine, on_slow_client=observation.metrics.backpressure_aborts.inc)
     app.state.context = context
     app.state.observation = observation
-    for module in (completions, chat, models, tokenize, health, meta, metrics, autopsy, docs):
+    for module in (completions, chat, messages, models, tokenize, health, meta, metrics, autopsy, docs):
         app.include_router(module.router)
+    app.include_router(responses.make_router())
     app.include_router(page.make_router())
     app.add_exception_handler(SlipstreamError, _on_own_error)
     app.add_exception_handler(ClientGoneError, _on_client_gone)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_defect)
     install_openapi(app)
-    _add_middleware(app, context, observation)
+    _add_middleware(app, context, observation, tracing)
     return app
 
 
-def _add_middleware(app: FastAPI, context: ServerContext, observation: Observation) -> None:
+def _add_middleware(app: FastAPI, context: ServerContext, observation: Observation, tracing: Tracing | None) -> None:
     """The last one added sees a request first."""
     options = context.options
     limits = KeyLimits(context.clock, concurrency=options.key_concurrency, per_minute=options.key_requests_per_minute)
@@ -78,16 +94,26 @@ def _add_middleware(app: FastAPI, context: ServerContext, observation: Observati
             expose_headers=[ID_HEADER, "Retry-After"],
         )
     app.add_middleware(RequestScope, context=context)
-    app.add_middleware(HttpObserver, metrics=observation.metrics, log=observation.log, clock=context.clock)
+    app.add_middleware(
+        HttpObserver,
+        metrics=observation.metrics,
+        log=observation.log,
+        on_delivered=None if tracing is None else tracing.record,
+        clock=context.clock,
+    )
 
 
-def _lifespan(context: ServerContext) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan(
+    context: ServerContext, tracing: Tracing | None
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         try:
             yield
         finally:
             await context.engine.close()
+            if tracing is not None:
+                await asyncio.to_thread(tracing.close)
 
     return lifespan
 
