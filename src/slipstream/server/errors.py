@@ -41,6 +41,10 @@ class NotOfferedError(RequestError):
     """A route of the API that this server does not have, with the reason."""
 
 
+class MissingError(RequestError):
+    """Something that was asked for by its id and is not there."""
+
+
 class AuthenticationError(SlipstreamError):
     """No API key, or one that is not known."""
 
@@ -88,6 +92,7 @@ _MAPPED: tuple[tuple[type[SlipstreamError], Mapped], ...] = (
     (AuthenticationError, Mapped(401, "authentication_error", "invalid_api_key")),
     (BodyTooLargeError, Mapped(413, _INVALID, "body_too_large")),
     (BodyTimeoutError, Mapped(408, "timeout_error", "body_timeout")),
+    (MissingError, Mapped(404, _INVALID, "not_found")),
     (NotOfferedError, Mapped(404, _INVALID, "not_offered")),
     (ModelNotServedError, Mapped(404, _INVALID, "model_not_found")),
     (QueueFullError, Mapped(429, "rate_limit_error", "overloaded")),

@@ -37,6 +37,10 @@ def plan_tools(
     """Raises UnsupportedError where the model's chat template has no form for calls, and BadRequestError for a
     form of the answer beside tools, which would forbid to call them."""
     rendered = [_with_decoded_arguments(message) for message in messages]
+    source = model.tokenizer.chat_templates.get("tool_use") or model.template.source
+    knows_tools = "tools" in source
+    if not knows_tools:
+        rendered = [_written_out(message) for message in rendered]
     if choice.mode == "none":
         return ToolPlan(replace(params, grammar=grammar), rendered, None, PlainText)
     if grammar is not None:
@@ -45,10 +49,9 @@ def plan_tools(
             param="response_format",
             fix='Set tool_choice "none".',
         )
-    source = model.tokenizer.chat_templates.get("tool_use") or model.template.source
     dialect = _dialect(source, tool_parser)
     tools: list[dict[str, Any]] | None = [tool.as_json() for tool in choice.tools]
-    if "tools" not in source:
+    if not knows_tools:
         rendered, tools = _with_description(rendered, choice.tools), None
     return ToolPlan(
         replace(
@@ -93,8 +96,7 @@ def _decoded(call: Any) -> Any:
 
 
 def _with_description(messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """For a template that knows no tools: they are described in the system message, and calls and results written
-    out, all in Hermes' form."""
+    """For a template that knows no tools: they are described in the system message, in Hermes' form."""
     described = "\n".join(json.dumps(tool.as_json(), ensure_ascii=False) for tool in tools)
     text = (
         "You can call these functions. Their signatures, as JSON:\n"
@@ -102,14 +104,14 @@ def _with_description(messages: Sequence[dict[str, Any]], tools: Sequence[Tool])
         "To call one, answer with a JSON object in these tags and nothing else:\n"
         '<tool_call>\n{"name": "the function", "arguments": {"the argument": "its value"}}\n</tool_call>'
     )
-    plain = [_written_out(message) for message in messages]
-    if plain and plain[0].get("role") == "system":
-        first = {**plain[0], "content": f"{plain[0].get('content') or ''}\n\n{text}"}
-        return [first, *plain[1:]]
-    return [{"role": "system", "content": text}, *plain]
+    if messages and messages[0].get("role") == "system":
+        first = {**messages[0], "content": f"{messages[0].get('content') or ''}\n\n{text}"}
+        return [first, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
 
 
 def _written_out(message: dict[str, Any]) -> dict[str, Any]:
+    """Calls and results as text, for a template that would leave them out."""
     if message.get("role") == "tool":
         return {"role": "user", "content": f"<tool_response>\n{message.get('content')}\n</tool_response>"}
     calls = message.get("tool_calls")
