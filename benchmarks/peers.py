@@ -1,10 +1,12 @@
 """Slipstream beside other engines: same file, same token ids, same threads, interleaved in one run.
 
-    python -m benchmarks.peers MODEL.gguf [--quick] [--json] [--out DIR] [--engines slipstream,llama.cpp]
+    python -m benchmarks.peers MODEL.gguf [--quick] [--json] [--out DIR] [--engines slipstream,llama.cpp,openvino]
 
 Every engine is a process of its own (benchmarks/workers), loaded once and idle while another is timed. A round times
 each workload once per engine, in an order that changes from round to round; what is reported is the median over the
 rounds of the paired ratio to llama.cpp, and the median rate. On a shared machine only ratios within a round mean much.
+By default --quick runs Slipstream and llama.cpp, else every engine that is installed; those that are not there, and
+workloads that an engine cannot run, are listed with the reason.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 WORKERS = ROOT / "benchmarks" / "workers"
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 BASE = "llama.cpp"
 
 
@@ -69,13 +72,17 @@ class EngineSpec:
     name: str
     python: Path
     script: str
+    module: str  # that must be there
 
 
 ENGINES = (
-    EngineSpec("slipstream", Path(sys.executable), "slipstream_worker.py"),
-    EngineSpec("llama.cpp", PEERS_PYTHON, "llama_cpp_worker.py"),
-    EngineSpec("transformers", Path(sys.executable), "transformers_worker.py"),
+    EngineSpec("slipstream", Path(sys.executable), "slipstream_worker.py", "slipstream"),
+    EngineSpec("llama.cpp", PEERS_PYTHON, "llama_cpp_worker.py", "llama_cpp"),
+    EngineSpec("openvino", PEERS_PYTHON, "openvino_worker.py", "openvino_genai"),
+    EngineSpec("vllm", VLLM_PYTHON, "vllm_worker.py", "vllm"),
+    EngineSpec("transformers", Path(sys.executable), "transformers_worker.py", "transformers"),
 )
+QUICK_ENGINES = ("slipstream", BASE)
 
 
 class Worker:
@@ -129,28 +136,53 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def installed(spec: EngineSpec) -> bool:
-    module = {"llama.cpp": "llama_cpp", "transformers": "transformers"}.get(spec.name)
-    if module is None:
-        return True
+def absence(spec: EngineSpec) -> str | None:
+    """Why an engine cannot be run here; None if it can."""
     if not spec.python.exists():
-        return False
-    probe = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
-    return subprocess.run([str(spec.python), "-c", probe], check=False).returncode == 0
+        return f"there is no {spec.python.parent.parent.name} (`make peers`)"
+    probe = f"import importlib.util as u, sys; sys.exit(u.find_spec({spec.module!r}) is None)"
+    if subprocess.run([str(spec.python), "-c", probe], check=False, cwd=ROOT).returncode:
+        return f"{spec.module} is not installed in {spec.python.parent.parent.name}"
+    return None
+
+
+def choose(asked: str | None, quick: bool) -> tuple[list[EngineSpec], dict[str, str]]:
+    """The engines to run, and why others are not."""
+    known = {spec.name: spec for spec in ENGINES}
+    names = list(known) if asked is None else asked.split(",")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SystemExit(f"there is no engine {', '.join(unknown)}; known: {', '.join(known)}")
+    absent = {}
+    for name in names:
+        reason = absence(known[name])
+        if reason is None and quick and asked is None and name not in QUICK_ENGINES:
+            reason = "left out by --quick; name it with --engines"
+        if reason is not None:
+            absent[name] = reason
+    return [known[name] for name in names if name not in absent], absent
 
 
 def measure(
     workers: list[Worker], workloads: tuple[Workload, ...], rounds: int, vocab: int
-) -> dict[str, dict[str, list[float]]]:
-    """{workload: {engine: tokens per second, one per round}}; the first round warms up and is dropped."""
+) -> tuple[dict[str, dict[str, list[float]]], dict[str, dict[str, str]]]:
+    """{workload: {engine: tokens per second, one per round}} and {workload: {engine: why it cannot run it}}; the first
+    round warms up and is dropped."""
     rng = random.Random(0)
     rates: dict[str, dict[str, list[float]]] = {w.name: {worker.name: [] for worker in workers} for w in workloads}
+    refused: dict[str, dict[str, str]] = {w.name: {} for w in workloads}
     for number in range(rounds + 1):
         for workload in workloads:
             request = workload.request(rng, vocab)
             order = workers[number % len(workers) :] + workers[: number % len(workers)]
             for worker in order:
+                if worker.name in refused[workload.name]:
+                    continue
                 answer = worker.call(request)
+                if "unsupported" in answer:
+                    refused[workload.name][worker.name] = answer["unsupported"]
+                    del rates[workload.name][worker.name]
+                    continue
                 if answer["tokens"] != workload.tokens:
                     raise RuntimeError(
                         f"{worker.name} computed {answer['tokens']} tokens of {workload.name}, not {workload.tokens}"
@@ -158,17 +190,22 @@ def measure(
                 if number:
                     rates[workload.name][worker.name].append(answer["tokens"] / answer["seconds"])
             note(f"round {number}: {workload.name}")
-    return rates
+    return rates, {name: reasons for name, reasons in refused.items() if reasons}
 
 
 def summary(rates: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
     medians = {w: {e: round(statistics.median(r), 2) for e, r in engines.items()} for w, engines in rates.items()}
     ratios = {
-        workload: round(statistics.median(a / b for a, b in zip(engines["slipstream"], engines[BASE], strict=True)), 3)
+        workload: {
+            engine: round(statistics.median(a / b for a, b in zip(engines["slipstream"], own, strict=True)), 3)
+            for engine, own in engines.items()
+            if engine != "slipstream"
+        }
         for workload, engines in rates.items()
-        if engines.get(BASE)
+        if engines.get("slipstream")
     }
-    return {"tokens_per_second": medians, "ratios_over_llama_cpp": ratios}
+    base = {workload: own[BASE] for workload, own in ratios.items() if BASE in own}
+    return {"tokens_per_second": medians, "ratios_over_llama_cpp": base, "ratios_over": ratios}
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
@@ -199,15 +236,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer workloads and rounds: within 10 minutes")
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "peers", help="folder for results and logs")
-    parser.add_argument("--engines", help="comma-separated; default: all that are installed")
+    parser.add_argument("--engines", help="comma-separated; default: slipstream,llama.cpp with --quick, else all")
     parser.add_argument("--rounds", type=int, help="default: 3 with --quick, else 7")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--vocab", type=int, default=49000, help="token ids are drawn below this")
     args = parser.parse_args()
     workloads = QUICK if args.quick else FULL
     rounds = args.rounds or (3 if args.quick else 7)
-    asked = args.engines.split(",") if args.engines else None
-    specs = [s for s in ENGINES if (s.name in asked if asked else (WORKERS / s.script).exists() and installed(s))]
+    specs, absent = choose(args.engines, args.quick)
+    for name, reason in absent.items():
+        note(f"{name} is not run: {reason}")
+    if not specs:
+        raise SystemExit("no engine is left to run")
     args.out.mkdir(parents=True, exist_ok=True)
     longest = max(w.prompt + w.steps + 2 for w in workloads)
     load = {
@@ -217,12 +257,14 @@ def main() -> None:
         "max_seqs": max(w.batch for w in workloads),
     }
     with started(specs, load, args.out) as (workers, versions):
-        rates = measure(workers, workloads, rounds, args.vocab)
+        rates, refused = measure(workers, workloads, rounds, args.vocab)
     result = {
         "model": args.model,
         "threads": args.threads,
         "rounds": rounds,
         "versions": versions,
+        "absent": absent,
+        "unsupported": refused,
         "workloads": [asdict(w) for w in workloads],
         **summary(rates),
         "raw": rates,
@@ -236,6 +278,11 @@ def main() -> None:
             ratio = result["ratios_over_llama_cpp"].get(name)
             shown = "  ".join(f"{engine} {rate:8.1f}" for engine, rate in engines.items())
             print(f"{name:<20} {shown}" + (f"   {ratio:.2f}x llama.cpp" if ratio else ""))
+        for name, reasons in refused.items():
+            for engine, reason in reasons.items():
+                print(f"{name:<20} not by {engine}: {reason}")
+        for name, reason in absent.items():
+            print(f"{name} was not run: {reason}")
         note(f"written to {args.out}")
 
 

@@ -10,6 +10,7 @@ A worker imports nothing of Slipstream but this file, so that it runs in the env
 `prefill` times the prompts' forward passes up to the first token of each. `decode` times K greedy steps of the whole
 batch after an untimed prefill; end-of-sequence is ignored. `tokens` counts what was really computed in the timed part.
 `logits`, which only benchmarks/quality.py asks for and only llama.cpp's worker answers, saves float32 [tokens, vocab].
+A workload that an engine cannot run is answered with {"unsupported": REASON}.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ import json
 import os
 import sys
 from typing import Any, Protocol
+
+
+class UnsupportedError(Exception):
+    """Raised by an engine for a workload that it cannot run; the message says why."""
 
 
 class Engine(Protocol):
@@ -42,7 +47,10 @@ def serve(engine: Engine) -> None:
             engine.load(**arguments)
             result = {"ready": engine.name, "version": engine.version}
         else:
-            seconds, tokens = getattr(engine, command)(**arguments)
-            result = {"seconds": seconds, "tokens": tokens}
+            try:
+                seconds, tokens = getattr(engine, command)(**arguments)
+                result = {"seconds": seconds, "tokens": tokens}
+            except UnsupportedError as error:
+                result = {"unsupported": str(error)}
         answers.write(json.dumps(result) + "\n")
         answers.flush()

@@ -1,0 +1,156 @@
+"""The logic of the programs in benchmarks/; their measurements are not run here."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks import peers, sustained
+from benchmarks.peers import EngineSpec, Workload
+from scipy import stats as scipy_stats
+
+pytestmark = pytest.mark.fast
+
+MIB = 2**20
+
+
+def test_a_straight_line_has_its_slope() -> None:
+    samples = [(float(second), 100 * MIB + second * 1024) for second in range(121)]
+    found = sustained.trend(samples)
+    assert (found.slope, found.low, found.high) == pytest.approx((60.0, 60.0, 60.0), abs=1e-6)
+
+
+def test_the_interval_is_that_of_a_regression() -> None:
+    rng = np.random.default_rng(0)
+    samples = [(float(second), int(200 * MIB + rng.normal(0, MIB))) for second in range(60)]
+    found = sustained.trend(samples)
+    half = samples[30:]
+    line = scipy_stats.linregress([time / 60 for time, _ in half], [memory / 1024 for _, memory in half])
+    width = scipy_stats.t.ppf(0.975, 28) * line.stderr
+    assert found.slope == pytest.approx(line.slope, rel=1e-9)
+    assert (found.low, found.high) == pytest.approx((line.slope - width, line.slope + width), rel=2e-3)
+
+
+def test_what_grows_at_first_and_then_rests_does_not_grow() -> None:
+    samples = [(float(second), (100 + min(second, 50)) * MIB) for second in range(200)]
+    result = {"memory": samples, "blocks_used_before": 0, "blocks_used_after": 0}
+    assert sustained.verdict(result, 256.0)["memory_verdict"] == "no growth beyond 256 KiB per minute"
+
+
+@pytest.mark.parametrize(
+    ("per_second", "noise", "words"),
+    [(0, 0, "no growth beyond"), (100, 0, "grows by 6000 KiB"), (0, 40000, "neither shown nor ruled out")],
+)
+def test_verdicts(per_second: int, noise: int, words: str) -> None:
+    rng = random.Random(0)
+    samples = [(float(s), 10**9 + 1024 * (per_second * s + int(rng.gauss(0, noise)))) for s in range(200)]
+    result = {"memory": samples, "blocks_used_before": 1, "blocks_used_after": 4}
+    found = sustained.verdict(result, 256.0)
+    assert words in found["memory_verdict"]
+    assert found["blocks_left"] == 3
+    assert sustained.verdict({**result, "memory": samples[:2]}, 1.0)["memory_verdict"] == "too short to say"
+
+
+def test_random_requests_are_valid_and_fit() -> None:
+    rng = random.Random(3)
+    requests = [sustained.random_request(rng, number, 1000, 200) for number in range(300)]
+    for request in requests:
+        assert len(request.prompt_token_ids) >= 1
+        assert len(request.prompt_token_ids) + request.params.max_tokens <= 200
+        assert max(request.prompt_token_ids) < 1000
+    assert len({request.priority for request in requests}) == 4
+    assert any(request.timeout for request in requests)
+    assert len({request.prompt_token_ids[:16] for request in requests if len(request.prompt_token_ids) >= 48}) == 8
+
+
+class FakeWorker:
+    def __init__(self, name: str, rate: float, unable: str | None = None) -> None:
+        self.name, self._rate, self._unable = name, rate, unable
+        self.calls = 0
+
+    def call(self, request: dict) -> dict:
+        self.calls += 1
+        [(command, arguments)] = request.items()
+        if command == self._unable:
+            return {"unsupported": "it is not able to"}
+        tokens = sum(map(len, arguments["prompts"]))
+        if command == "decode":
+            tokens = arguments["steps"] * len(arguments["prompts"])
+        return {"seconds": tokens / self._rate, "tokens": tokens}
+
+
+def test_an_engine_that_lacks_a_workload_is_left_out_of_it() -> None:
+    workloads = (Workload("d", "decode", 2, 8, 4), Workload("p", "prefill", 1, 16))
+    workers = [FakeWorker("slipstream", 400.0), FakeWorker("llama.cpp", 100.0), FakeWorker("other", 50.0, "decode")]
+    rates, refused = peers.measure(workers, workloads, 3, 1000)
+    assert refused == {"d": {"other": "it is not able to"}}
+    assert {name: list(engines) for name, engines in rates.items()} == {
+        "d": ["slipstream", "llama.cpp"],
+        "p": ["slipstream", "llama.cpp", "other"],
+    }
+    assert [worker.calls for worker in workers] == [8, 8, 1 + 4]
+    found = peers.summary(rates)
+    assert found["ratios_over_llama_cpp"] == {"d": 4.0, "p": 4.0}
+    assert found["ratios_over"]["p"] == {"llama.cpp": 4.0, "other": 8.0}
+    assert found["tokens_per_second"]["d"] == {"slipstream": 400.0, "llama.cpp": 100.0}
+
+
+def test_without_the_base_there_are_no_ratios_over_it() -> None:
+    rates, _ = peers.measure([FakeWorker("slipstream", 4.0)], (Workload("p", "prefill", 1, 4),), 2, 1000)
+    assert peers.summary(rates)["ratios_over_llama_cpp"] == {}
+
+
+def test_absent_engines_are_named_with_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = Path(sys.executable)
+    engines = (
+        EngineSpec("slipstream", here, "x.py", "json"),
+        EngineSpec("llama.cpp", tmp_path / "bin" / "python", "x.py", "llama_cpp"),
+        EngineSpec("vllm", here, "x.py", "no_such_module_anywhere"),
+        EngineSpec("openvino", here, "x.py", "json"),
+    )
+    monkeypatch.setattr(peers, "ENGINES", engines)
+    chosen, absent = peers.choose(None, quick=True)
+    assert [spec.name for spec in chosen] == ["slipstream"]
+    assert "there is no" in absent["llama.cpp"]
+    assert "no_such_module_anywhere is not installed" in absent["vllm"]
+    assert "--quick" in absent["openvino"]
+    assert [spec.name for spec in peers.choose(None, quick=False)[0]] == ["slipstream", "openvino"]
+    assert [spec.name for spec in peers.choose("openvino", quick=True)[0]] == ["openvino"]
+    with pytest.raises(SystemExit, match="no engine gpt"):
+        peers.choose("gpt", quick=False)
+
+
+def test_every_engine_has_its_worker() -> None:
+    assert all((peers.WORKERS / spec.script).is_file() for spec in peers.ENGINES)
+
+
+def test_a_worker_answers_what_it_cannot_do(tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(peers.WORKERS)!r})\n"
+        "from protocol import UnsupportedError, serve\n"
+        "class Engine:\n"
+        "    name, version = 'e', '1'\n"
+        "    def load(self, **arguments): print('to standard error')\n"
+        "    def prefill(self, prompts): return 0.5, len(prompts)\n"
+        "    def decode(self, prompts, steps): raise UnsupportedError('no decoding')\n"
+        "serve(Engine())\n"
+    )
+    asked = [
+        {"load": {"model": "m", "threads": 1, "max_tokens": 1, "max_seqs": 1}},
+        {"prefill": {"prompts": [[1]]}},
+        {"decode": {"prompts": [[1]], "steps": 1}},
+    ]
+    lines = "".join(json.dumps(each) + "\n" for each in asked)
+    done = subprocess.run([sys.executable, str(script)], input=lines, capture_output=True, text=True, check=True)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"ready": "e", "version": "1"},
+        {"seconds": 0.5, "tokens": 1},
+        {"unsupported": "no decoding"},
+    ]
+    assert "to standard error" in done.stderr
