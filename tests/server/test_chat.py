@@ -55,7 +55,10 @@ async def test_messages_of_all_roles_and_forms():
         {"role": "assistant", "content": "yes", "refusal": None, "audio": None, "annotations": []},
         {"role": "tool", "content": "42", "tool_call_id": "call_1"},
     ]
-    assert await content(messages) == ("system\nbe brief\nuser\none\ntwo\nassistant\nyes\ntool\n42\nassistant\n")
+    assert await content(messages) == (
+        "system\nbe brief\nuser\none\ntwo\nassistant\nyes\n"
+        "user\n<tool_response>\n42\n</tool_response>\nassistant\n"  # this template knows nothing of tools
+    )
 
 
 async def test_a_spelled_control_token_stays_text():
