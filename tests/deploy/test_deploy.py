@@ -74,6 +74,14 @@ def test_everything_that_is_measured_is_on_the_dashboard() -> None:
     assert ours - shown == {f"slipstream:{name}" for name in left_out}
 
 
+def test_every_metric_is_documented() -> None:
+    text = (ROOT / "docs/observability.md").read_text()
+    documented = set(re.findall(r"`(\w+)(?:\{[\w,]+\})?`", text))
+    names = {name for name in KNOWN if name.startswith("slipstream:")}
+    families = {re.sub(r"_(bucket|sum|count)$", "", name).removeprefix("slipstream:") for name in names}
+    assert families - documented == set()
+
+
 def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:

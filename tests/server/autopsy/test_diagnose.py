@@ -53,6 +53,17 @@ def test_queue() -> None:
     assert "max_num_seqs" in cause.advice
 
 
+def test_queued_although_the_batch_had_room() -> None:
+    cause = diagnose(timeline(queue=0.4, first_token=0.45, running_at_arrival=2, max_running_at_arrival=8, chunks=()))
+    assert cause.text == (
+        "It waited for steps of other requests although the batch had room, 2 running and 0 waiting when it came: "
+        "400 ms of 500 ms (80%)."
+    )
+    assert "max_num_batched_tokens" in cause.advice
+    full = timeline(queue=0.4, first_token=0.45, running_at_arrival=8, max_running_at_arrival=8, chunks=())
+    assert "max_num_seqs" in diagnose(full).advice
+
+
 def test_a_request_that_never_ran_only_queued() -> None:
     never = timeline(outcome="abort", queue=None, first_token=None, last_token=None, total=2.0, waiting_at_arrival=3)
     assert parts(never) == {"queue": 2.0}

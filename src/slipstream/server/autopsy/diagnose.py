@@ -59,9 +59,14 @@ def _unmeasured(timeline: Timeline) -> str:
 
 def _queue(timeline: Timeline, _parts: Split) -> tuple[str, str]:
     ahead = f"{timeline.running_at_arrival} running and {timeline.waiting_at_arrival} waiting when it came"
-    if timeline.queue is None:
-        return f"It never ran; it waited for a place in the batch, {ahead}", _QUEUE_ADVICE
-    return f"It waited for a place in the batch, {ahead}", _QUEUE_ADVICE
+    begin = "It never ran; it waited" if timeline.queue is None else "It waited"
+    if timeline.running_at_arrival + timeline.waiting_at_arrival < timeline.max_running_at_arrival:
+        return f"{begin} for steps of other requests although the batch had room, {ahead}", (
+            "Prompts of others were computed first: lower max_num_batched_tokens, or spread the load over more servers."
+        )
+    return f"{begin} for a place in the batch, {ahead}", (
+        "Raise max_num_seqs if memory allows, or spread the load over more servers."
+    )
 
 
 def _prompt(timeline: Timeline, parts: Split) -> tuple[str, str]:
@@ -109,7 +114,6 @@ def _stream(timeline: Timeline, _parts: Split) -> tuple[str, str]:
     return "The answer was ready and its reader was not", "The client or the network reads too slowly."
 
 
-_QUEUE_ADVICE = "Raise max_num_seqs if memory allows, or spread the load over more servers."
 _WORDS: dict[Part, Callable[[Timeline, Split], tuple[str, str]]] = {
     "queue": _queue,
     "prompt": _prompt,

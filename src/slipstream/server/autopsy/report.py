@@ -86,6 +86,7 @@ def timeline_of(record: RequestRecord, engine: RequestTimeline | None, now: floa
         stream_wait=record.stream_wait,
         running_at_arrival=record.running_at_arrival,
         waiting_at_arrival=record.waiting_at_arrival,
+        max_running_at_arrival=record.max_running_at_arrival,
     )
 
 
@@ -104,6 +105,7 @@ def _from_engine(record: RequestRecord, last: CompletionTimeline, total: float, 
         stream_wait=record.stream_wait,
         running_at_arrival=record.running_at_arrival,
         waiting_at_arrival=record.waiting_at_arrival,
+        max_running_at_arrival=record.max_running_at_arrival,
         chunks=last.chunks,
         decode=last.decode,
         preemptions=last.preemptions,

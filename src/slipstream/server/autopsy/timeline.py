@@ -31,6 +31,7 @@ class Timeline:
     stream_wait: float = 0.0  # in which the answer waited for its reader, anywhere
     running_at_arrival: int = 0
     waiting_at_arrival: int = 0
+    max_running_at_arrival: int = 0  # that could run at once then; 0: not known
     chunks: tuple[ChunkTiming, ...] = ()
     decode: DecodeTiming = NO_STEPS
     preemptions: tuple[PreemptionTiming, ...] = ()

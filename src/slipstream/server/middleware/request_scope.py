@@ -15,6 +15,7 @@ from slipstream.server.errors import NotReadyError, error_response
 logger = logging.getLogger("slipstream.server")
 
 ID_HEADER = "X-Request-Id"
+_OFTEN = frozenset({"/health", "/ready", "/metrics", "/stats", "/requests"})
 _USABLE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -66,8 +67,8 @@ class RequestScope:
         return given if given not in self._context.lifecycle.open_ids else f"{given}-{uuid.uuid4().hex[:8]}"
 
     def _log(self, scope: Scope, name: str, status: int, seconds: float) -> None:
-        """Probes only where something is wrong; they come every few seconds."""
-        quiet = scope["path"] in ("/health", "/ready", "/metrics") and status < 400
+        """Probes, and what the web page asks every second, only where something is wrong."""
+        quiet = scope["path"] in _OFTEN and status < 400
         logger.log(
             logging.DEBUG if quiet else logging.INFO,
             "%s %s %s",

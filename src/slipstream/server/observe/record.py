@@ -22,6 +22,7 @@ class RequestRecord:
     tenant: str | None = None
     running_at_arrival: int = 0
     waiting_at_arrival: int = 0
+    max_running_at_arrival: int = 0  # that could run at once then; 0: not known
     outcome: str = "running"  # then a finish reason, "disconnect", "refused" or "error"
     error: str | None = None
     first_token: float | None = None
@@ -47,6 +48,7 @@ class RequestRecord:
             tenant=request.tenant,
             running_at_arrival=stats.num_running,
             waiting_at_arrival=stats.num_waiting,
+            max_running_at_arrival=stats.max_num_seqs,
         )
 
     @property
