@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ def build(start: Start) -> tuple[EngineCore, EngineInfo]:
     if "say" in asked:
         print(asked["say"], flush=True)
         print(asked["say"], file=sys.stderr, flush=True)
+    if "linger" in asked:
+        threading.Thread(target=time.sleep, args=(1e6,)).start()
     num_starts = 1
     if "starts" in asked:
         with Path(asked["starts"]).open("a") as file:

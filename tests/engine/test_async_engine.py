@@ -341,6 +341,11 @@ def test_load_takes_what_llm_takes_and_brings_its_tokenizer(tiny_folder: Path) -
         async for delta in engine.generate(GenerationRequest("a", ids, params)):
             tokens += delta.token_ids
         stats = engine.stats()  # the stream has ended, so these must say so at once
+        timeline = await engine.timeline("a")
+        assert timeline is not None
+        assert timeline.delivery.num_deltas == timeline.completions[0].num_output_tokens == 4
+        assert (engine.ready, engine.info.max_model_len) == (True, 256)
+        assert engine.info.warm_up_time == stats.warm_up_time > 0.0
         with pytest.raises(InvalidParamsError, match="prompt_token_ids holds text"):
             await anext(engine.generate(GenerationRequest("b", "hello", params)))  # type: ignore[arg-type, type-var]
         await engine.close()

@@ -320,6 +320,7 @@ def test_a_real_model_gives_what_it_gives_in_this_process(tiny_folder: Path, tmp
         assert tokens(deltas) == output.outputs[0].token_ids
         assert "".join(delta.text for delta in deltas) == output.outputs[0].text
         assert [entry for delta in deltas for entry in delta.logprobs] == output.outputs[0].logprobs
+        assert await engine.timeline("a") is not None
 
         words = SamplingParams(max_tokens=20, seed=1, grammar=GrammarSpec.choice(["yes", "no"]))
         answers = [collect(engine, GenerationRequest(f"g{i}", ids, words)) for i in range(3)]

@@ -152,6 +152,17 @@ def test_a_model_that_cannot_be_loaded_raises_its_own_error_and_is_not_tried_aga
     assert not is_alive(int(pid))
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_process_that_does_not_leave_after_its_last_word_is_made_to(tmp_path: Path, fails: bool) -> None:
+    starts = tmp_path / "starts"
+    if fails:
+        with pytest.raises(UnsupportedModelError):
+            make(fail="nobody implements it.", linger=True, starts=str(starts))
+    else:
+        asyncio.run(make(linger=True, starts=str(starts)).close())
+    assert not is_alive(int(starts.read_text()))
+
+
 def test_a_process_that_leaves_at_once_is_quoted(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     with pytest.raises(EngineError, match=r"ended with status 3 \(it said: .*no such library"):

@@ -77,7 +77,7 @@ class AsyncEngine:
     ) -> AsyncEngine:
         """Load a model, named and set as for `LLM`; blocks until it is ready. Raises as `load_engine` does."""
         started = time.monotonic()
-        loaded = load_engine(engine_options(model, settings), cache_dir=cache_dir)
+        loaded = load_engine(engine_options(model, settings), cache_dir=cache_dir, timelines=True)
         load_time = time.monotonic() - started
         warm_up_time = warm_up(loaded.core) if warmed_up else 0.0
         return cls(loaded.core, engine_info(loaded, load_time=load_time, warm_up_time=warm_up_time))

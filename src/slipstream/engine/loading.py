@@ -86,9 +86,15 @@ def inspect_model(options: EngineOptions, *, cache_dir: Path | None = None) -> t
 
 
 def load_engine(
-    options: EngineOptions, *, cache_dir: Path | None = None, progress: Progress | None = None
+    options: EngineOptions,
+    *,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+    timelines: bool = False,
 ) -> LoadedEngine:
     """Load the model that `options` name. `progress` is called while weights are read.
+
+    timelines: keep those of the last finished requests.
 
     cache_dir: where models are kept; by default SLIPSTREAM_CACHE_DIR, or else the user's cache folder.
 
@@ -96,7 +102,7 @@ def load_engine(
     when the system then refuses what had seemed to be free.
     """
     try:
-        return _load(options, cache_dir or read_environment().cache_dir, progress)
+        return _load(options, cache_dir or read_environment().cache_dir, progress, timelines)
     except MemoryError as error:
         raise InsufficientMemoryError(
             f"the system refuses memory that seemed to be free ({error}).",
@@ -105,7 +111,7 @@ def load_engine(
         ) from error
 
 
-def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | None) -> LoadedEngine:
+def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | None, timelines: bool) -> LoadedEngine:
     checkpoint = open_checkpoint(resolve_model(options.model.model, cache_dir))
     try:
         plan = _plan(options, checkpoint, read_hardware())
@@ -136,7 +142,7 @@ def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | N
         max_model_len=plan.options.max_model_len,
         eos_token_ids=tokenizer.eos_token_ids,
         seed=plan.options.seed,
-        recorder=TimelineRecorder(),
+        recorder=TimelineRecorder() if timelines else None,
         grammars=grammars,
     )
     return LoadedEngine(plan, core, tokenizer)

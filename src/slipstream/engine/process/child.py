@@ -13,7 +13,7 @@ import zmq
 
 from slipstream.engine.core import EngineCore
 from slipstream.engine.outputs import OutputDelta
-from slipstream.engine.process.heart import Pulse, be_killed_with_parent, end_with_parent, start_heart
+from slipstream.engine.process.heart import Heart, Pulse, be_killed_with_parent, end_with_parent
 from slipstream.engine.process.preparing import Preparing
 from slipstream.engine.process.sockets import from_child, puller, pusher, remove_folder, to_child
 from slipstream.engine.process.wire import (
@@ -68,7 +68,7 @@ def run_child(build: Build) -> int:
     remove_folder(folder)  # all are connected
     be_killed_with_parent()
     pulse = Pulse()
-    stop_heart = start_heart(beats, pulse, start.heartbeat)
+    heart = Heart(beats, pulse, start.heartbeat)
     try:
         core, info = build(start)
         return ChildLoop(core, info, inbox, outbox, pulse).run()
@@ -77,7 +77,7 @@ def run_child(build: Build) -> int:
         outbox.send(encode(Failed(to_wire(error))))
         return 1
     finally:
-        stop_heart.set()
+        heart.stop()
         outbox.close()
         inbox.close()
         context.term()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -25,18 +26,31 @@ class Pulse:
     in_step: bool = False
 
 
-def start_heart(socket: zmq.Socket[bytes], pulse: Pulse, interval: float) -> threading.Event:
-    """Beat every `interval` seconds on a socket that this thread alone uses from now on. Setting the event ends it."""
-    stop = threading.Event()
+class Heart:
+    """Beats every `interval` seconds on a socket that its thread alone uses from now on, until `stop`."""
 
-    def beat() -> None:
-        socket.send(encode(Beat(pulse.steps, pulse.in_step)))
-        while not stop.wait(interval):
-            socket.send(encode(Beat(pulse.steps, pulse.in_step)))
-        socket.close()
+    def __init__(self, socket: zmq.Socket[bytes], pulse: Pulse, interval: float) -> None:
+        self._socket = socket
+        self._pulse = pulse
+        self._interval = interval
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="slipstream-heart", daemon=True)
+        self._thread.start()
 
-    threading.Thread(target=beat, name="slipstream-heart", daemon=True).start()
-    return stop
+    def stop(self) -> None:
+        """Returns when the socket is closed: a context with an open one would wait for it forever."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with contextlib.suppress(zmq.Again):  # the parent has hung up
+                    self._socket.send(encode(Beat(self._pulse.steps, self._pulse.in_step)), zmq.NOBLOCK)
+                if self._stop.wait(self._interval):
+                    return
+        finally:
+            self._socket.close()
 
 
 def end_with_parent(lifeline: int, folder: Path) -> None:

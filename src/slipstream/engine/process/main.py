@@ -18,7 +18,8 @@ from slipstream.engine.warm_up import warm_up
 def build(start: Start) -> tuple[EngineCore, EngineInfo]:
     """Load the model that the options name, and warm it up."""
     began = time.monotonic()
-    loaded = load_engine(start.options, cache_dir=None if start.cache_dir is None else Path(start.cache_dir))
+    cache_dir = None if start.cache_dir is None else Path(start.cache_dir)
+    loaded = load_engine(start.options, cache_dir=cache_dir, timelines=True)
     load_time = time.monotonic() - began
     warm_up_time = warm_up(loaded.core) if start.warm_up else 0.0
     return loaded.core, engine_info(loaded, load_time=load_time, warm_up_time=warm_up_time)

@@ -163,7 +163,7 @@ class Supervisor:
             ended = (child.stderr in events and not child.read_stderr()) or not child.alive
             for data in child.messages():
                 self._receive(child, watch, decode_from_child(data))
-            if ended or watch.closed:
+            if ended or watch.closed or watch.failure is not None:
                 return None
             now = time.monotonic()
             if self._closing.is_set():
