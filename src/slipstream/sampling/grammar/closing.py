@@ -8,31 +8,46 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from itertools import count
+from typing import Literal
 
 import llguidance
 import numpy as np
 
 BEAM = 6  # texts followed per length, no two of which can go on in the same ways
+TRIED = 16  # texts looked at per length, to find those
 MAX_VISITS = 1500
 
-_QUOTE, _COMMA, _BRACE, _BRACKET, _ZERO, _LETTER = 0x22, 0x2C, 0x7D, 0x5D, 0x30, 0x61
+Style = Literal["json", "mixed", "any"]
+
+_QUOTE, _COMMA, _BRACE, _BRACKET, _ZERO, _LETTER, _TAG = 0x22, 0x2C, 0x7D, 0x5D, 0x30, 0x61, 0x3C
 _FREE_TEXT = 64  # more allowed bytes than this: any character will do
 _FEW = 4
 
 
-def shortest_completion(matcher: llguidance.LLMatcher, *, json: bool, max_bytes: int) -> bytes | None:
+def shortest_completion(
+    matcher: llguidance.LLMatcher, *, style: Style, max_bytes: int, max_visits: int = MAX_VISITS
+) -> bytes | None:
     """A shortest text found that takes `matcher` (of single bytes, left as it is) to an accepting state.
 
-    None if there is none within `max_bytes` or within the search's own limits. `json`: the grammar's language is JSON
-    texts, so that the end of a string, a value, an array or an object is the best way on wherever it is allowed.
+    None if there is none within `max_bytes` or within the search's own limits. `style` "json": the grammar's language
+    is JSON texts, so that the end of a string, a value, an array or an object is the best way on wherever it is
+    allowed; "mixed": JSON between fixed texts and tags.
     """
     order = count()
-    heap: list[tuple[int, int, bytes, llguidance.LLMatcher]] = [(0, next(order), b"", matcher.deep_copy())]
+    heap: list[tuple[int, int, bytes, llguidance.LLMatcher, bytes]] = [(0, next(order), b"", matcher, b"")]
     seen: dict[int, set[bytes]] = {}
-    for _ in range(MAX_VISITS):
+    tried: dict[int, int] = {}
+    for _ in range(max_visits):
         if not heap:
             return None
-        length, _, text, state = heappop(heap)
+        length, _, text, parent, way = heappop(heap)
+        tried[length] = tried.get(length, 0) + 1
+        if tried[length] > TRIED or len(seen.setdefault(length, set())) == BEAM:
+            continue
+        state = parent.deep_copy()
+        if way and not state.consume_tokens(list(way)):
+            continue
+        text += way
         if state.is_accepting():
             return text
         forced = state.compute_ff_bytes()
@@ -40,16 +55,13 @@ def shortest_completion(matcher: llguidance.LLMatcher, *, json: bool, max_bytes:
             ways = [forced]
         else:
             mask = state.compute_bitmask()
-            at_length = seen.setdefault(length, set())
-            if mask in at_length or len(at_length) == BEAM:
+            if mask in seen[length]:
                 continue
-            at_length.add(mask)
-            ways = [bytes([byte]) for byte in _ways(_allowed_bytes(mask), json)]
-        for way in ways:
-            if length + len(way) <= max_bytes:
-                following = state.deep_copy() if len(ways) > 1 else state
-                if following.consume_tokens(list(way)):
-                    heappush(heap, (length + len(way), next(order), text + way, following))
+            seen[length].add(mask)
+            ways = [bytes([byte]) for byte in _ways(_allowed_bytes(mask), style)]
+        for following in ways:
+            if length + len(following) <= max_bytes:
+                heappush(heap, (length + len(following), next(order), text, state, following))
     return None
 
 
@@ -58,11 +70,12 @@ def _allowed_bytes(mask: bytes) -> list[int]:
     return np.flatnonzero(bits[:256]).tolist()
 
 
-def _ways(allowed: list[int], json: bool) -> list[int]:
+def _ways(allowed: list[int], style: Style) -> list[int]:
     """The bytes worth trying: all if they are few, else the first of each kind."""
-    if json:
+    if style != "any":
         if len(allowed) > _FREE_TEXT:  # inside a string
-            return [_QUOTE] if _QUOTE in allowed else [_LETTER if _LETTER in allowed else allowed[0]]
+            ends = [byte for byte in (_QUOTE, _TAG) if byte in allowed and (byte == _QUOTE or style == "mixed")]
+            return ends or [_LETTER if _LETTER in allowed else allowed[0]]
         for closing in (_BRACE, _BRACKET, _COMMA, _ZERO):
             if closing in allowed and (closing != _ZERO or _LETTER not in allowed):
                 return [closing]
@@ -73,7 +86,7 @@ def _ways(allowed: list[int], json: bool) -> list[int]:
         kinds.setdefault(_kind(byte), byte)
     if len(kinds) > 1:
         kinds.pop("multi-byte", None)
-    return list(kinds.values()) if not json else _spread(allowed, kinds)
+    return list(kinds.values()) if style == "any" else _spread(allowed, kinds)
 
 
 def _spread(allowed: list[int], kinds: dict[object, int]) -> list[int]:

@@ -16,6 +16,7 @@ from slipstream.sampling.grammar.spec import GrammarSpec
 if TYPE_CHECKING:
     import llguidance
 
+    from slipstream.sampling.grammar.closing import Style
     from slipstream.sampling.grammar.vocabulary import GrammarVocabulary, TokenBytes
 
 MAX_CACHED = 128  # compiled grammars kept
@@ -35,8 +36,10 @@ class CompiledGrammar:
     limit_digits: bool
 
     @property
-    def is_json(self) -> bool:
-        return self.spec.kind in ("json_schema", "json_object")
+    def style(self) -> Style:
+        if self.spec.kind in ("json_schema", "json_object"):
+            return "json"
+        return "mixed" if self.spec.kind == "grammar" and "%json" in self.spec.source else "any"
 
 
 class GrammarCompiler:

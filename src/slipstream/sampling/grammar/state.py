@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import RequestError
+from slipstream.sampling.filters import top_ranked
 from slipstream.sampling.grammar.bounds import MAX_DIGITS, DigitRun
-from slipstream.sampling.grammar.closing import shortest_completion
+from slipstream.sampling.grammar.closing import MAX_VISITS, shortest_completion
 from slipstream.sampling.grammar.compiler import CompiledGrammar
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 TESTED = 8  # likeliest tokens tried while the budget is tight
 MIN_GROWTH = 32  # tokens that the shortest ending is expected to grow by with one token, at most
-MIN_WATCHED = 256
+MIN_WATCHED = 128
+FIT_VISITS = 200
 MAX_ENDING = 2048  # bytes
 
 
@@ -33,7 +35,7 @@ class GrammarState:
     close, a token is allowed only if an ending that fits is known behind it; the first token of the known ending always
     is, so a text that could be ended in time is ended in time. What could break this is one token that makes the
     shortest ending longer by more than `growth`, max(32, twice the shortest answer), or an ending longer than
-    max(256, 8 growth) tokens when the watch begins.
+    max(128, 4 growth) tokens when the watch begins.
     """
 
     def __init__(self, compiled: CompiledGrammar) -> None:
@@ -121,13 +123,14 @@ class GrammarState:
         self, allowed: NDArray[np.bool_], scores: NDArray[np.floating], remaining: int, enough: int
     ) -> NDArray[np.bool_]:
         growth = self._growth_limit()
-        if growth is None or remaining > max(MIN_WATCHED, 8 * growth):
+        if growth is None or remaining > max(MIN_WATCHED, 4 * growth):
             return allowed
         ending = self._known_ending(remaining)
         if ending is None or remaining - 1 - len(ending[1]) >= growth:
             return allowed
         text, spelled = ending
-        tried = self._best(np.flatnonzero(allowed), scores, TESTED)
+        ids = np.flatnonzero(allowed)
+        tried = ids[top_ranked(scores[ids].astype(np.float64), TESTED)].tolist()
         kept = list(islice((token for token in tried if self._fits(token, text, remaining - 1)), enough))
         kept += spelled[:1] or [token for token in self._vocabulary.eos_token_ids if allowed[token]]
         result = np.zeros_like(allowed)
@@ -159,10 +162,6 @@ class GrammarState:
         added = b"".join([self._vocabulary.bytes[token] for token in self._tokens[known:]])
         return self._spelled(text[len(added) :]) if text.startswith(added) else None
 
-    def _best(self, ids: NDArray[np.intp], scores: NDArray[np.floating], count: int) -> list[int]:
-        order = np.argsort(-scores[ids], kind="stable")[:count] if len(ids) > count else slice(None)
-        return [int(token) for token in ids[order]]
-
     def _fits(self, token: int, ending: bytes, remaining: int) -> bool:
         """Whether an ending of at most `remaining` tokens is known behind `token`; `ending` is one known before it."""
         if token in self._vocabulary.eos_token_ids:
@@ -178,11 +177,21 @@ class GrammarState:
         state = state.deep_copy()
         if not state.consume_tokens(list(data)):
             return False
-        spelled = self._spelled(self._search(state))
-        return spelled is not None and len(spelled[1]) <= remaining
+        for found in self._guesses(state, ending):
+            spelled = self._spelled(found)
+            if spelled is not None and len(spelled[1]) <= remaining:
+                return True
+        return False
 
-    def _search(self, state: llguidance.LLMatcher) -> bytes | None:
-        return shortest_completion(state, json=self.compiled.is_json, max_bytes=MAX_ENDING)
+    def _guesses(self, state: llguidance.LLMatcher, ending: bytes) -> Iterator[bytes | None]:
+        """The ending from before, where it still is one (behind a word of a text), then what a search finds."""
+        after = state.deep_copy()
+        if after.consume_tokens(list(ending)) and after.is_accepting():
+            yield ending
+        yield self._search(state, max_visits=FIT_VISITS)
+
+    def _search(self, state: llguidance.LLMatcher, max_visits: int = MAX_VISITS) -> bytes | None:
+        return shortest_completion(state, style=self.compiled.style, max_bytes=MAX_ENDING, max_visits=max_visits)
 
     def _spelled(self, text: bytes | None) -> tuple[bytes, tuple[int, ...]] | None:
         spelled = None if text is None else self._vocabulary.spell(text)
