@@ -1,6 +1,7 @@
 #include "bind/cpu_backend.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -10,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -26,6 +28,7 @@ using namespace nb::literals;
 
 namespace {
 
+using slipstream::Array2;
 using slipstream::Bytes;
 using slipstream::Matrix;
 using slipstream::PackedMatrix;
@@ -93,6 +96,12 @@ void bind_cpu_backend(nb::module_& m) {
                 return PackedMatrix(dtype, rows, cols, packed);
             },
             "dtype"_a, "rows"_a, "cols"_a, "packed"_a.noconvert())
+        .def_static(
+            "from_arrays",
+            [](const std::string& dtype, const Array2& quants, const Array2& scales, const std::optional<Array2>& minima, ThreadPool& pool) {
+                return PackedMatrix(dtype, quants, scales, minima ? &*minima : nullptr, pool);
+            },
+            "dtype"_a, "quants"_a.noconvert(), "scales"_a.noconvert(), "minima"_a.noconvert().none(), "pool"_a)
         .def_static("size_of", &PackedMatrix::size_of, "dtype"_a, "rows"_a, "cols"_a)
         .def_prop_ro("data",
                      [](nb::handle_t<PackedMatrix> self) {

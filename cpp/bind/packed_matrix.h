@@ -14,6 +14,8 @@ namespace slipstream {
 using Bytes = nanobind::ndarray<const std::uint8_t, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 using OutFloats = nanobind::ndarray<float, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
+using Array2 = nanobind::ndarray<nanobind::ndim<2>, nanobind::c_contig, nanobind::device::cpu>;
+
 // A weight matrix in the kernels' layout, with the memory it lies in. Constructors throw std::invalid_argument.
 class PackedMatrix {
   public:
@@ -22,6 +24,9 @@ class PackedMatrix {
 
     // From rows as a file of GGUF type `dtype` has them.
     PackedMatrix(const std::string& dtype, std::int64_t rows, std::int64_t cols, const Bytes& source, ThreadPool& pool);
+
+    // From integers of `dtype` (a name of kernels/cpu/pack.h) with their scales and, where there are, minima.
+    PackedMatrix(const std::string& dtype, const Array2& quants, const Array2& scales, const Array2* minima, ThreadPool& pool);
 
     static std::size_t size_of(const std::string& dtype, std::int64_t rows, std::int64_t cols);
 
@@ -33,6 +38,8 @@ class PackedMatrix {
     void unpack_row(std::int64_t row, const OutFloats& out) const;
 
   private:
+    void allocate();
+
     Aligned<std::uint8_t> data_;
     Bytes owner_;  // of bytes that are not data_
     Matrix matrix_;

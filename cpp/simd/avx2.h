@@ -74,6 +74,8 @@ SLIPSTREAM_INLINE I32x8 add_i32(I32x8 a, I32x8 b) { return _mm256_add_epi32(a, b
 SLIPSTREAM_INLINE I32x8 load_u8_i32(const std::uint8_t* p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
+SLIPSTREAM_INLINE I32x8 low_nibbles_i32(I32x8 x) { return _mm256_and_si256(x, _mm256_set1_epi32(15)); }
+SLIPSTREAM_INLINE I32x8 high_nibbles_i32(I32x8 x) { return _mm256_srli_epi32(x, 4); }
 SLIPSTREAM_INLINE I32x8 load_i8_i32(const std::uint8_t* p) {
     return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
@@ -85,6 +87,19 @@ SLIPSTREAM_INLINE U8x32 xor_u8(U8x32 a, U8x32 b) { return _mm256_xor_si256(a, b)
 SLIPSTREAM_INLINE U8x32 low_nibbles(U8x32 x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
 SLIPSTREAM_INLINE U8x32 high_nibbles(U8x32 x) {
     return _mm256_and_si256(_mm256_srli_epi16(x, 4), _mm256_set1_epi8(15));
+}
+// Bits 2 i and 2 i + 1 of every byte.
+template <int I>
+SLIPSTREAM_INLINE U8x32 bit_pairs(U8x32 x) {
+    return _mm256_and_si256(_mm256_srli_epi16(x, 2 * I), _mm256_set1_epi8(3));
+}
+// pairs | (bit `from` of `high`, moved to bit 2).
+template <int From>
+SLIPSTREAM_INLINE U8x32 add_third_bits(U8x32 pairs, U8x32 high) {
+    U8x32 moved;
+    if constexpr (From <= 2) moved = _mm256_slli_epi16(high, 2 - From);
+    else moved = _mm256_srli_epi16(high, From - 2);
+    return _mm256_or_si256(pairs, _mm256_and_si256(moved, _mm256_set1_epi8(4)));
 }
 // nibbles | (bits of `high` that begin at bit `from`, moved to bit 4, under `mask`); 0 <= from < 8.
 template <int From, int Mask>

@@ -156,6 +156,12 @@ SLIPSTREAM_INLINE I32x8 add_i32(I32x8 a, I32x8 b) {
 SLIPSTREAM_INLINE I32x8 load_u8_i32(const std::uint8_t* p) {
     return lanes_i32([&](int i) { return static_cast<std::int32_t>(p[i]); });
 }
+SLIPSTREAM_INLINE I32x8 low_nibbles_i32(I32x8 x) {
+    return lanes_i32([&](int i) { return x.lane[i] & 15; });
+}
+SLIPSTREAM_INLINE I32x8 high_nibbles_i32(I32x8 x) {
+    return lanes_i32([&](int i) { return x.lane[i] >> 4; });
+}
 SLIPSTREAM_INLINE I32x8 load_i8_i32(const std::uint8_t* p) {
     return lanes_i32([&](int i) { return static_cast<std::int32_t>(static_cast<std::int8_t>(p[i])); });
 }
@@ -172,6 +178,16 @@ SLIPSTREAM_INLINE U8x32 low_nibbles(U8x32 x) {
 SLIPSTREAM_INLINE U8x32 high_nibbles(U8x32 x) {
     for (int i = 0; i < 32; ++i) x.lane[i] >>= 4;
     return x;
+}
+template <int I>
+SLIPSTREAM_INLINE U8x32 bit_pairs(U8x32 x) {
+    for (int i = 0; i < 32; ++i) x.lane[i] = static_cast<std::uint8_t>(x.lane[i] >> (2 * I) & 3);
+    return x;
+}
+template <int From>
+SLIPSTREAM_INLINE U8x32 add_third_bits(U8x32 pairs, U8x32 high) {
+    for (int i = 0; i < 32; ++i) pairs.lane[i] = static_cast<std::uint8_t>(pairs.lane[i] | (((high.lane[i] >> From) & 1) << 2));
+    return pairs;
 }
 template <int From, int Mask>
 SLIPSTREAM_INLINE U8x32 add_high_bits(U8x32 nibbles, U8x32 high) {

@@ -61,6 +61,14 @@ class Sketch:
         }  # fmt: skip
         self.program.attention(**{**values, **changes})
 
+    def experts(self, *experts: tuple[PackedMatrix, ...], top_k: int = 1, **places: Any) -> None:
+        source, routing, out = (places.get(name, self.tokens) for name in ("source", "routing", "out"))
+        self.program.experts(top_k, "silu", source, routing, out, list(experts))
+
+
+def expert(hidden: int, wide: int) -> tuple[PackedMatrix, ...]:
+    return matrix(wide, hidden), matrix(wide, hidden), matrix(hidden, wide)
+
 
 ROPE = (ones(8, 16), ones(8, 16), False)
 WIDE = (ones(8, 17), ones(8, 17), False)
@@ -165,6 +173,27 @@ REFUSED: dict[str, tuple[Callable[[Sketch], object], str]] = {
     "attention over a short cache": (lambda s: s.attention(cache=ones(7)), "the KV cache has the wrong size"),
     "attention over a negative window": (lambda s: s.attention(window=-1), "no negative size"),
     "attention to narrow tiles": (lambda s: s.attention(tiles=s.program.add_tiles(TOKENS, 32)), "tiles of 64 columns"),
+    "route among none": (lambda s: s.program.route(0, 1, True, s.tokens, s.tokens), "0 columns"),
+    "route to too many": (lambda s: s.program.route(4, 5, True, s.tokens, s.tokens), "5 experts per token out of 4"),
+    "route to none": (lambda s: s.program.route(4, 0, True, s.tokens, s.tokens), "0 experts per token out of 4"),
+    "route beyond the buffer": (
+        lambda s: s.program.route(64, 33, True, s.tokens, s.tokens),
+        "the routing: columns 0 and 66",
+    ),
+    "route of more than there are": (
+        lambda s: s.program.route(65, 1, True, s.tokens, s.tokens),
+        "the router's logits: columns",
+    ),
+    "route of logits": (lambda s: s.program.route(4, 1, True, s.logits, s.tokens), "are wanted logits, not tokens"),
+    "no experts": (lambda s: s.experts(), "every expert has a gate"),
+    "more experts per token than experts": (
+        lambda s: s.experts(expert(64, 8), top_k=2),
+        "2 experts per token out of 1",
+    ),
+    "unlike experts": (lambda s: s.experts(expert(64, 8), expert(64, 9)), "gate and up matrices differ in shape"),
+    "experts too wide": (lambda s: s.experts(expert(65, 8)), "the input: columns 0 and 65"),
+    "experts to logits": (lambda s: s.experts(expert(64, 8), out=s.logits), "are wanted logits, not tokens"),
+    "experts without routing": (lambda s: s.experts(expert(64, 8), routing=NONE), "the routing is missing"),
     "attention that rotates too much": (
         lambda s: s.attention(q_prologue=(None, 0.0, WIDE)),
         "more dimensions to rotate",
@@ -199,6 +228,20 @@ def test_what_is_refused_leaves_the_program_as_it_was() -> None:
     row, expected = np.empty(64, np.float32), random_blocks("F32", 40, 64).view(np.float32).reshape(40, 64)
     matrix(4, 64).unpack_row(1, row)
     np.testing.assert_allclose(out[0], expected @ row, rtol=1e-5, atol=1e-5)
+
+
+def test_a_routing_that_is_none_chooses_experts_that_there_are() -> None:
+    """Buffers hold what their last writer left; expert numbers are looked at before they are used."""
+    sketch = Sketch()
+    sketch.program.embed(matrix(4, 64), 1e30, sketch.tokens)
+    result = (sketch.program.add_rows(TOKENS, 64), 0)
+    sketch.experts(expert(64, 8), expert(64, 8), top_k=2, out=result)
+    ids, zero = np.arange(4, dtype=np.int32), np.zeros(4, np.int32)
+    sketch.program.run(
+        ids, zero, zero, np.array([0, 4], np.int32), ids[:1], np.zeros((1, 1), np.int32), zero[:0],
+        np.empty((0, 40), np.float32),
+    )  # fmt: skip
+    sketch.program.copy_rows(result[0], np.empty((4, 64), np.float32))
 
 
 @pytest.mark.parametrize(

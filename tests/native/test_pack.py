@@ -40,7 +40,7 @@ def test_size_in_memory_is_the_files_when_rows_fill_blocks() -> None:
     for dtype in QUANTIZED:
         data = random_blocks(dtype, 64, 512)
         # k-quants keep six-bit scales in whole bytes.
-        assert data.size <= PackedMatrix(dtype, 64, 512, data, POOL).nbytes <= data.size * 1.03
+        assert data.size <= PackedMatrix(dtype, 64, 512, data, POOL).nbytes <= data.size * 1.04
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,7 @@ def test_size_in_memory_is_the_files_when_rows_fill_blocks() -> None:
         ("IQ4_NL", 32, 18, "no packed form for IQ4_NL"),
         ("Q4_1", 48, 30, "48 columns are not a multiple of Q4_1's block of 32"),
         ("Q6_K", 128, 105, "128 columns are not a multiple of Q6_K's block of 256"),
+        ("INT4_G64", 64, 0, "INT4_G64 is packed from arrays"),
         ("Q4_1", 64, 41, "41 bytes, but 1 x 64 Q4_1 take 40"),
     ],
 )
@@ -73,7 +74,7 @@ def test_numbers_that_are_not_finite(dtype: str, bad: float) -> None:
 
 def test_what_has_no_stored_form_is_left_to_bind() -> None:
     assert bind_stored("vector", "F32", (8,), np.zeros(32, np.uint8), POOL) is None
-    assert bind_stored("linear", "Q2_K", (1, 256), np.zeros(84, np.uint8), POOL) is None
+    assert bind_stored("linear", "IQ4_NL", (1, 32), np.zeros(18, np.uint8), POOL) is None
     assert bind_stored("linear", "Q8_0", (1, 32), np.zeros(34, np.uint8), POOL) is not None
 
 

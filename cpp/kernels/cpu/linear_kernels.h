@@ -14,6 +14,10 @@ template <int Bits, int J, int H>
 SLIPSTREAM_INLINE U8x32 weights(const std::uint8_t* group) {
     if constexpr (Bits == 8) {
         return load_u8(group + J * 64 + H * 32);
+    } else if constexpr (Bits < 4) {
+        const U8x32 pairs = bit_pairs<2 * (J % 2) + H>(load_u8(group + J / 2 * 32));
+        if constexpr (Bits == 2) return pairs;
+        else return add_third_bits<J>(pairs, load_u8(group + 128 + H * 32));
     } else {
         const U8x32 packed = load_u8(group + J * 32);
         const U8x32 nibbles = H == 0 ? low_nibbles(packed) : high_nibbles(packed);
@@ -23,8 +27,8 @@ SLIPSTREAM_INLINE U8x32 weights(const std::uint8_t* group) {
     }
 }
 
-// How many steps' products an int16 holds without overflow.
-constexpr int steps_per_flush(int bits) { return bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1; }
+// How many steps' products an int16 holds without overflow, or half a group.
+constexpr int steps_per_flush(int bits) { return bits < 4 ? 4 : bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1; }
 
 template <int Bits, int J, int Last, int T>
 SLIPSTREAM_INLINE void steps(const std::uint8_t* group, const std::int32_t* a, I16x16 (&s)[2][T]) {
@@ -80,20 +84,24 @@ SLIPSTREAM_INLINE void dot(const std::uint8_t* group, const std::int32_t* a, I32
 template <Format F>
 SLIPSTREAM_INLINE F32x8 group_scale(const std::uint8_t* scales, const std::uint8_t* header, int half, int h) {
     constexpr Layout l = layout_of(F);
-    if constexpr (!l.nested) return load_f16(reinterpret_cast<const std::uint16_t*>(scales + 16 * h));
+    if constexpr (l.span == kWholeSpan) return load(reinterpret_cast<const float*>(header) + 8 * h);
+    else if constexpr (!l.nested) return load_f16(reinterpret_cast<const std::uint16_t*>((l.span == 1 ? scales : header) + 16 * h));
     else {
         const F32x8 super = load_f16(reinterpret_cast<const std::uint16_t*>(header + 16 * h));
         const std::uint8_t* bytes = scales + 16 * half + 8 * h;
-        return mul(super, to_f32(l.half_groups ? load_i8_i32(bytes) : load_u8_i32(bytes)));
+        if constexpr (l.half_groups && l.minima) return mul(super, to_f32(low_nibbles_i32(load_u8_i32(bytes))));
+        else return mul(super, to_f32(l.half_groups ? load_i8_i32(bytes) : load_u8_i32(bytes)));
     }
 }
 
 template <Format F>
-SLIPSTREAM_INLINE F32x8 group_minimum(const std::uint8_t* scales, const std::uint8_t* header, int h) {
-    if constexpr (!layout_of(F).nested) return load_f16(reinterpret_cast<const std::uint16_t*>(scales + 32 + 16 * h));
+SLIPSTREAM_INLINE F32x8 group_minimum(const std::uint8_t* scales, const std::uint8_t* header, int half, int h) {
+    constexpr Layout l = layout_of(F);
+    if constexpr (!l.nested) return load_f16(reinterpret_cast<const std::uint16_t*>((l.span == 1 ? scales : header) + 32 + 16 * h));
     else {
         const F32x8 super = load_f16(reinterpret_cast<const std::uint16_t*>(header + 32 + 16 * h));
-        return mul(super, to_f32(load_u8_i32(scales + 16 + 8 * h)));
+        if constexpr (l.half_groups) return mul(super, to_f32(high_nibbles_i32(load_u8_i32(scales + 16 * half + 8 * h))));
+        else return mul(super, to_f32(load_u8_i32(scales + 16 + 8 * h)));
     }
 }
 
@@ -123,8 +131,12 @@ SLIPSTREAM_INLINE void add_group(const std::uint8_t* group, const std::uint8_t* 
             acc[h][t] = fma(mul(scale, set(token[t])), to_f32(d[h][t]), acc[h][t]);
         }
         if constexpr (l.minima) {
-            const F32x8 minimum = group_minimum<F>(scales, header, h);
-            SLIPSTREAM_UNROLL for (int t = 0; t < T; ++t) acc[h][t] = fma(minimum, set(token[T + t]), acc[h][t]);
+            const F32x8 minimum = group_minimum<F>(scales, header, Half, h);
+            SLIPSTREAM_UNROLL for (int t = 0; t < T; ++t) {
+                float sum = token[T + t];
+                if constexpr (l.half_groups) sum = token[t] * static_cast<float>(static_cast<std::int16_t>(a[10 * T + t] >> (16 * Half)));
+                acc[h][t] = fma(minimum, set(sum), acc[h][t]);
+            }
         }
         SLIPSTREAM_UNROLL for (int t = 0; t < T; ++t) SLIPSTREAM_PIN(acc[h][t]);
     }
@@ -139,7 +151,7 @@ SLIPSTREAM_KERNEL void block_times_tile(const std::uint8_t* block, const std::in
     SLIPSTREAM_UNROLL for (int t = 0; t < T; ++t) acc[0][t] = acc[1][t] = zero();
     const std::uint8_t* header = block;
     for (int g = 0; g < groups; ++g) {
-        if (l.nested && g % 8 == 0) {
+        if (l.span != 1 && g % l.span == 0) {
             header = block;
             block += header_bytes(l);
         }
@@ -168,7 +180,7 @@ SLIPSTREAM_KERNEL void blocks_times_token(const std::uint8_t* const* blocks, con
     }
     std::ptrdiff_t header = 0, group = 0;
     for (int g = 0; g < groups; ++g) {
-        if (l.nested && g % 8 == 0) {
+        if (l.span != 1 && g % l.span == 0) {
             header = group;
             group += header_bytes(l);
         }

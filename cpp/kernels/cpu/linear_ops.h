@@ -32,7 +32,9 @@ SLIPSTREAM_INLINE const FormatKernels& kernels_of(Format format) {
     static constexpr FormatKernels table[] = {
         format_kernels<Format::U4>(),          format_kernels<Format::U4Min>(), format_kernels<Format::U4MinNested>(),
         format_kernels<Format::U5>(),          format_kernels<Format::U5Min>(), format_kernels<Format::U5MinNested>(),
-        format_kernels<Format::U6HalfNested>(), format_kernels<Format::I8>()};
+        format_kernels<Format::U6HalfNested>(), format_kernels<Format::I8>(), format_kernels<Format::U2MinHalfNested>(),
+        format_kernels<Format::U3HalfNested>(), format_kernels<Format::U4Span2>(), format_kernels<Format::U4MinSpan2>(),
+        format_kernels<Format::U4Span4>(), format_kernels<Format::U4MinSpan4>(), format_kernels<Format::I8Channel>()};
     return table[static_cast<int>(format) - static_cast<int>(Format::U4)];
 }
 

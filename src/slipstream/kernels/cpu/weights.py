@@ -23,6 +23,8 @@ BLOCK_SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(  # columns and by
         "Q5_0": (32, 22),
         "Q5_1": (32, 24),
         "Q8_0": (32, 34),
+        "Q2_K": (256, 84),
+        "Q3_K": (256, 110),
         "Q4_K": (256, 144),
         "Q5_K": (256, 176),
         "Q6_K": (256, 210),
@@ -104,6 +106,27 @@ def bind_stored(
     if kind == "vector" or len(shape) != 2 or dtype not in PACKED_DTYPES:
         return None
     return CpuMatrix(PackedMatrix(dtype, shape[0], shape[1], data, pool))
+
+
+def from_arrays(
+    dtype: str,
+    quants: NDArray[np.int8] | NDArray[np.uint8],
+    scales: NDArray[np.float16] | NDArray[np.float32],
+    minima: NDArray[np.float16] | None,
+    pool: ThreadPool,
+) -> CpuMatrix:
+    """A matrix of integers: value = scale * quant, or scale * quant + minimum.
+
+    Args:
+        dtype: INT4_G32, INT4_G64, INT4_G128 (int8 from -8 to 7), UINT4_G32, UINT4_G64, UINT4_G128 (uint8 from 0 to 15,
+            with minima), INT8_G32 or INT8_CHANNEL (int8). G: how many columns share a scale; CHANNEL: all of a row.
+        quants: [rows, columns].
+        scales: [rows, ceil(columns / group)] float16; [rows, 1] float32 for channels.
+        minima: as `scales`, for the unsigned types.
+
+    Raises ValueError for another type or shape, for integers that do not fit, and for numbers that are not finite.
+    """
+    return CpuMatrix(PackedMatrix.from_arrays(dtype, quants, scales, minima, pool))
 
 
 def held_bytes(dtype: str, shape: tuple[int, ...]) -> int:
