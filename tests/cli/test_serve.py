@@ -11,9 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -59,6 +61,9 @@ class Server:
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         return code
+
+    def get(self, path: str) -> Any:
+        return httpx.get(f"{self.url}{path}", timeout=PATIENCE).json()
 
     def post(self, **body: object) -> httpx.Response:
         return httpx.post(f"{self.url}/v1/completions", json=body, timeout=PATIENCE)
@@ -109,7 +114,14 @@ def test_sigterm_loses_nothing_that_had_begun(tiny_folder: Path, tmp_path: Path)
 def test_a_killed_engine_is_started_again(tiny_folder: Path, tmp_path: Path):
     with serving(tiny_folder, tmp_path) as server:
         [child] = _children(server.process.pid)
-        os.kill(child, signal.SIGKILL)
+        os.kill(child, signal.SIGSTOP)  # so that the request is open when it dies
+        with ThreadPoolExecutor() as pool:
+            open_request = pool.submit(server.post, prompt="x", max_tokens=9)
+            _until(lambda: [each["outcome"] for each in server.get("/requests")["requests"]] == ["running"])
+            os.kill(child, signal.SIGKILL)
+            failed = open_request.result(PATIENCE)
+        assert failed.status_code == 500
+        assert failed.json()["error"]["code"] == "engine_error"
         _until(lambda: httpx.get(f"{server.url}/ready").status_code == 503)
         assert httpx.get(f"{server.url}/health").status_code == 200
         _until(lambda: httpx.get(f"{server.url}/ready").status_code == 200)
@@ -151,6 +163,16 @@ def test_a_servers_queue_is_bounded_unless_it_is_set():
     assert (bounded.max_queued, bounded.max_queued_tokens) == (MAX_QUEUED, MAX_QUEUED_TOKENS)
     own = replace(options, scheduler=SchedulerOptions(max_queued=7, max_queued_tokens=9))
     assert _bounded(own) == own
+
+
+def test_two_servers_on_one_machine(tiny_folder: Path, tmp_path: Path):
+    with serving(tiny_folder, tmp_path) as one, serving(tiny_folder, tmp_path) as other:
+        assert one.url != other.url
+        body = {"prompt": "The sky", "temperature": 0, "max_tokens": 8, "ignore_eos": True}
+        assert one.post(**body).json()["choices"] == other.post(**body).json()["choices"]
+        assert one.end() == 0
+        assert other.post(**body).status_code == 200
+        assert other.end() == 0
 
 
 def _children(pid: int) -> list[int]:

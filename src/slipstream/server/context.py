@@ -49,7 +49,8 @@ class ServerContext:
         self.lifecycle.streams.discard(stream)
 
 
-def get_context(request: Request) -> ServerContext:
+async def get_context(request: Request) -> ServerContext:
+    """Not a plain function: FastAPI would call one in another thread, which takes longer than all the rest."""
     return cast(ServerContext, request.app.state.context)
 
 

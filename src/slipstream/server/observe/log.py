@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import chain
 
 from slipstream.server.observe.record import RequestRecord
 
@@ -37,7 +38,8 @@ class RequestLog:
     def delivered(self, request_id: str, received: float, now: float, wait: float) -> list[RequestRecord]:
         """The answer to one HTTP request, ID or ID-0, ID-1, ... in the engine, has reached its reader: its records."""
         records = []
-        for key in (request_id, *(f"{request_id}-{number}" for number in range(len(self._records)))):
+        numbered = (f"{request_id}-{number}" for number in range(len(self._records)))
+        for key in chain((request_id,), numbered):
             record = self._records.get(key)
             if record is not None and record.delivered is None:
                 record.received, record.delivered, record.stream_wait = received, now, wait

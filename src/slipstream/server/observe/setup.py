@@ -32,7 +32,7 @@ def observe(
     return Observation(metrics, log, ObservedEngine(engine, metrics, log, clock=clock, unix=wall))
 
 
-def get_observation(request: Request) -> Observation:
+async def get_observation(request: Request) -> Observation:
     return cast(Observation, request.app.state.observation)
 
 
