@@ -217,6 +217,7 @@ function trim(source, start, end) {
 /** Code spans, emphasis, strikethrough, links; an unclosed mark is text. */
 function inline(source, start, end, write, depth) {
   const nodes = [];
+  const unclosed = new Set(); // marks that nothing closes from here on: looking again for each would take square time
   let plain = start;
   const flush = (until) => until > plain && nodes.push(...write(plain, until));
   const put = (made, from, to) => {
@@ -226,18 +227,20 @@ function inline(source, start, end, write, depth) {
     return to;
   };
   for (let at = start; at < end; ) {
-    at = (depth < MAX_DEPTH && markAt(source, at, start, end, put, write, depth)) || at + 1;
+    at = (depth < MAX_DEPTH && markAt(source, at, start, end, put, write, depth, unclosed)) || at + 1;
   }
   flush(end);
   return nodes;
 }
 
-function markAt(source, at, start, end, put, write, depth) {
+function markAt(source, at, start, end, put, write, depth, unclosed) {
   const sign = source[at];
   const inner = (from, to) => inline(source, from, to, write, depth + 1);
   const find = (text, from) => {
-    const found = source.indexOf(text, from);
-    return found >= 0 && found + text.length <= end ? found : -1;
+    const found = unclosed.has(text) ? -1 : source.indexOf(text, from);
+    if (found >= 0 && found + text.length <= end) return found;
+    unclosed.add(text);
+    return -1;
   };
   if (sign === "\\" && at + 1 < end && /[!-/:-@[-`{-~]/.test(source[at + 1])) {
     return put(node("span", write(at + 1, at + 2)), at, at + 2);
@@ -253,7 +256,9 @@ function markAt(source, at, start, end, put, write, depth) {
     if (inWord) return 0;
     for (const mark of sign === "~" ? ["~~"] : [sign + sign, sign]) {
       if (!source.startsWith(mark, at) || at + mark.length >= end || /\s/.test(source[at + mark.length])) continue;
+      if (unclosed.has(mark)) continue;
       const close = closing(source, mark, at + mark.length, end);
+      if (close < 0) unclosed.add(mark);
       if (close < 0) continue;
       const tag = { "~~": "s", "**": "strong", __: "strong" }[mark] ?? "em";
       return put(node(tag, inner(at + mark.length, close)), at, close + mark.length);
@@ -276,8 +281,7 @@ function markAt(source, at, start, end, put, write, depth) {
 
 /** Where an emphasis mark closes: not after a space, not beside another of its kind, `_` not inside a word. */
 function closing(source, mark, from, end) {
-  const limit = Math.min(end, from + 5000);
-  for (let at = source.indexOf(mark, from); at >= 0 && at + mark.length <= limit; at = source.indexOf(mark, at + 1)) {
+  for (let at = source.indexOf(mark, from); at >= 0 && at + mark.length <= end; at = source.indexOf(mark, at + 1)) {
     const next = source[at + mark.length];
     if (at === from || /\s/.test(source[at - 1])) continue;
     if (mark.length === 1 && (next === mark || source[at - 1] === mark)) {
