@@ -52,3 +52,10 @@ def test_completion_form_goes_on_from_chunk_to_chunk():
 def test_without_alternatives_there_are_none():
     writer = CompletionLogprobs(byte_tokenizer(), 0)
     assert writer.chunk([A], [TokenLogprob(A, -1.0, 1)])["top_logprobs"] is None
+
+
+def test_tokens_that_are_not_in_the_text_take_no_place_in_it():
+    writer = CompletionLogprobs(byte_tokenizer(), 0)
+    [end] = byte_tokenizer().encode("<|im_end|>")
+    entries = [TokenLogprob(each, -1.0, 1) for each in (A, end, B)]
+    assert writer.chunk([A, end, B], entries, [True, False, True])["text_offset"] == [0, 1, 1]

@@ -50,14 +50,17 @@ class CompletionLogprobs:
         self._num_top = num_top
         self._offset = 0
 
-    def chunk(self, token_ids: Sequence[int], entries: Sequence[TokenLogprob | None]) -> dict[str, Any]:
-        """For the next tokens; None where nothing precedes a token (the prompt's first)."""
+    def chunk(
+        self, token_ids: Sequence[int], entries: Sequence[TokenLogprob | None], shown: Sequence[bool] | None = None
+    ) -> dict[str, Any]:
+        """For the next tokens; None where nothing precedes a token (the prompt's first). `shown`: whether a token is
+        in the choice's text, which the offsets count in; None: all are."""
         result: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        for token_id, entry in zip(token_ids, entries, strict=True):
+        for token_id, entry, visible in zip(token_ids, entries, shown or [True] * len(token_ids), strict=True):
             text = token_text(self._tokenizer, token_id)
             result["tokens"].append(text)
             result["text_offset"].append(self._offset)
-            self._offset += len(text)
+            self._offset += len(text) if visible else 0
             result["token_logprobs"].append(None if entry is None else finite(entry.logprob))
             result["top_logprobs"].append(None if entry is None else self._top(entry, text))
         if not self._num_top:
@@ -66,5 +69,7 @@ class CompletionLogprobs:
 
     def _top(self, entry: TokenLogprob, text: str) -> dict[str, float]:
         """Up to one more than asked for: the chosen token is always among them."""
-        top = {token_text(self._tokenizer, token): finite(value) for token, value in reversed(entry.top)}
-        return {**dict(reversed(top.items())), text: finite(entry.logprob)}
+        top: dict[str, float] = {}
+        for token, value in entry.top:  # of two tokens that read alike the likelier counts
+            top.setdefault(token_text(self._tokenizer, token), finite(value))
+        return {**top, text: finite(entry.logprob)}

@@ -84,15 +84,19 @@ class _ChoiceWriter:
         entries: list[TokenLogprob | None] = [*delta.logprobs]
         if self._form.drop_output:
             text, token_ids, entries = "", (), []
+        prompt_length = 0
         if self._fresh and self._form.echo:
             prompt = self._prompt
             text = (prompt.text if prompt.text is not None else self._form.tokenizer.decode(prompt.token_ids)) + text
             if delta.prompt_logprobs:
                 token_ids, entries = (*prompt.token_ids, *token_ids), [*delta.prompt_logprobs, *entries]
+                prompt_length = len(prompt.token_ids)
         self._fresh = False
         logprobs = None
         if self._logprobs is not None and (entries or delta.finish_reason is not None):
-            logprobs = self._logprobs.chunk(token_ids[: len(entries)], entries)
+            token_ids = token_ids[: len(entries)]
+            shown = [self._shown(token, position < prompt_length, position) for position, token in enumerate(token_ids)]
+            logprobs = self._logprobs.chunk(token_ids, entries, shown)
         return {
             "index": delta.index,
             "text": text,
@@ -100,3 +104,12 @@ class _ChoiceWriter:
             "finish_reason": delta.finish_reason,
             "stop_reason": delta.stop_reason,
         }
+
+    def _shown(self, token_id: int, in_prompt: bool, position: int) -> bool:
+        """Whether the token is in the text: a BOS that encoding put before it is not, nor are skipped special ones."""
+        tokenizer, text = self._form.tokenizer, self._prompt.text
+        if not tokenizer.is_special(token_id):
+            return True
+        if in_prompt and text is not None:
+            return position > 0 or text.startswith(tokenizer.id_to_token(token_id) or "")
+        return not in_prompt and not self._form.job.params.skip_special_tokens
