@@ -78,4 +78,4 @@ def build(start: Start) -> tuple[EngineCore, EngineInfo]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_child(build))
+    sys.exit(run_child(build, Path(sys.argv[1])))

@@ -227,6 +227,26 @@ def test_the_process_ends_with_a_killed_parent_and_leaves_no_files(tmp_path: Pat
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_parent_killed_with_its_group_while_it_starts_leaves_nothing_either(tmp_path: Path, number: int) -> None:
+    script, starts, scratch = tmp_path / "parent.py", tmp_path / "starts", tmp_path / "t"
+    script.write_text(textwrap.dedent(PARENT))
+    scratch.mkdir()
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    command = [sys.executable, str(script), *COMMAND]
+    with subprocess.Popen(command, env=environment, start_new_session=True) as parent:
+        asyncio.run(until(lambda: _children(parent.pid) != [] and any(scratch.iterdir())))
+        [child] = _children(parent.pid)
+        os.killpg(parent.pid, number)
+    asyncio.run(until(lambda: not is_alive(child)))
+    assert (list(scratch.iterdir()), starts.exists()) == ([], False)
+
+
+def _children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
 def test_interrupts_are_the_parents_affair() -> None:
     async def scenario(engine: ProcessEngine) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):

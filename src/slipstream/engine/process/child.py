@@ -45,16 +45,16 @@ _LOOK_AGAIN = 2  # milliseconds, for requests that are being prepared
 _LAST_WORDS = 5.0  # seconds that the last message may take
 
 
-def run_child(build: Build) -> int:
+def run_child(build: Build, folder: Path) -> int:
     """Serve one parent until it says `Close` or dies; the exit status.
 
-    The parent writes the sockets' folder as one line to stdin and holds stdin open: its end is ours. What libraries
-    print goes to stderr, which the parent keeps. Interrupts and SIGTERM are the parent's to act on: it may be draining.
+    `folder` holds the sockets: the last argument of the command. The parent holds stdin open, and its end is ours. What
+    libraries print goes to stderr, which the parent keeps. Interrupts and SIGTERM are the parent's to act on: it may be
+    draining.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.dup2(2, 1)
-    folder = Path(os.fsdecode(sys.stdin.buffer.readline().rstrip(b"\n")))
     end_with_parent(sys.stdin.fileno(), folder)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     inbox, outbox, beats = puller(context), pusher(context, linger=_LAST_WORDS), pusher(context, linger=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -29,20 +28,20 @@ class ChildProcess:
             self.inbox.bind(from_child(self._folder))
             self.outbox.bind(to_child(self._folder))
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                (*command, str(self._folder)),
+                stdin=subprocess.PIPE,  # never written to: its end tells the process of ours
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                process_group=0,  # what is sent to this process's group is for this process to act on
             )
         except BaseException:
             self._close_sockets()
             raise
-        assert self._process.stdin is not None
         assert self._process.stderr is not None
         self.stderr = self._process.stderr.fileno()
         os.set_blocking(self.stderr, False)
         self._kept = bytearray()
         self._line = b""
-        with contextlib.suppress(BrokenPipeError):  # it is dead already, which its stderr tells
-            self._process.stdin.write(os.fsencode(self._folder) + b"\n")
-            self._process.stdin.flush()
 
     @property
     def pid(self) -> int:
@@ -85,8 +84,7 @@ class ChildProcess:
         """Wait so many seconds, then kill; free everything; say how the process ended."""
         assert self._process.stdin is not None
         assert self._process.stderr is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+        self._process.stdin.close()
         try:
             status = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
