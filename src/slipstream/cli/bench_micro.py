@@ -80,7 +80,7 @@ def _load(model: str, backend: str, threads: int, steps: tuple[Step, ...]) -> tu
     checkpoint = open_checkpoint(resolve_model(model, cache_dir))
     try:
         config = read_config(find_family(checkpoint), checkpoint)
-        refusal = backend_refusals(ModelNeeds(config.head_dim, experts=config.moe is not None))["cpu"]
+        refusal = backend_refusals(ModelNeeds(config.head_dim))["cpu"]
         if backend == "cpu" and refusal is not None:
             raise UsageError(f"cpu cannot run this model: {refusal}.", where="--backend", fix="Use reference.")
         if backend == "auto" and refusal is not None:
