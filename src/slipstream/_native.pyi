@@ -66,8 +66,8 @@ class ThreadPool:
 class PackedMatrix:
     """A weight matrix repacked without loss for the kernels. `source` is copied: the file's bytes, flat.
 
-    dtype: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K F32 F16 BF16. Raises ValueError for another one, a shape that its
-    blocks do not divide, a wrong number of bytes, or numbers that are not finite.
+    dtype: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K F32 F16 BF16. Raises ValueError for another one, a
+    shape that its blocks do not divide, a wrong number of bytes, or numbers that are not finite.
     """
 
     def __init__(self, dtype: str, rows: int, cols: int, source: NDArray[np.uint8], pool: ThreadPool) -> None: ...
@@ -77,6 +77,21 @@ class PackedMatrix:
 
         It must start at a multiple of 64 bytes, stay as it is, and have 64 readable bytes behind it. Raises
         ValueError for another alignment or number of bytes.
+        """
+
+    @staticmethod
+    def from_arrays(
+        dtype: str,
+        quants: NDArray[np.int8] | NDArray[np.uint8],
+        scales: NDArray[np.float16] | NDArray[np.float32],
+        minima: NDArray[np.float16] | None,
+        pool: ThreadPool,
+    ) -> PackedMatrix:
+        """From integers [rows, columns] with scales and minima [rows, groups]; nothing is converted.
+
+        dtype: INT4_G32 INT4_G64 INT4_G128 INT8_G32 (int8, float16), INT8_CHANNEL (int8, float32, one group), UINT4_G32
+        UINT4_G64 UINT4_G128 (uint8, float16, with minima). Raises ValueError for another type or shape, integers that
+        do not fit, and numbers that are not finite; TypeError for arrays that are not contiguous.
         """
 
     @staticmethod
@@ -106,7 +121,8 @@ _Prologue = tuple[NDArray[np.float32] | None, float, _Rope | None]  # head norm 
 
 class Program:
     """A forward as a list of fused ops. Domains: 0 rows by token, 1 rows by wanted logits. cpp/kernels/cpu/ops.h says
-    what each op does. The adding methods raise ValueError for shapes that no kernel takes."""
+    what each op does. The adding methods raise ValueError for shapes that no kernel takes and for buffers that are not what
+    an op needs (whose rows, how many columns), and then add nothing."""
 
     def __init__(self, pool: ThreadPool, kernels: str) -> None: ...
     def add_rows(self, domain: int, columns: int) -> int:
@@ -173,6 +189,20 @@ class Program:
         num_blocks: int,
         cache: NDArray[Any],
     ) -> None: ...
+    def route(self, num_experts: int, top_k: int, normalise: bool, input: _Place, out: _Place) -> None:
+        """Softmax of `num_experts` logits, the `top_k` largest -> out [T, 2 top_k]: weights, then expert numbers."""
+
+    def experts(
+        self,
+        top_k: int,
+        kind: str,
+        input: _Place,
+        routing: _Place,
+        out: _Place,
+        experts: list[tuple[PackedMatrix, PackedMatrix, PackedMatrix]],
+    ) -> None:
+        """The gated MLPs (gate, up, down) that `routing` chooses, summed by rank with its weights."""
+
     def run(
         self,
         token_ids: NDArray[np.int32],
