@@ -121,8 +121,8 @@ _Prologue = tuple[NDArray[np.float32] | None, float, _Rope | None]  # head norm 
 
 class Program:
     """A forward as a list of fused ops. Domains: 0 rows by token, 1 rows by wanted logits. cpp/kernels/cpu/ops.h says
-    what each op does. The adding methods raise ValueError for shapes that no kernel takes and for buffers that are not what
-    an op needs (whose rows, how many columns), and then add nothing."""
+    what each op does. The adding methods raise ValueError for shapes that no kernel takes and for buffers that are not
+    what an op needs (whose rows, how many columns), and then add nothing."""
 
     def __init__(self, pool: ThreadPool, kernels: str) -> None: ...
     def add_rows(self, domain: int, columns: int) -> int:
