@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from scheduling_fakes import FakeModel, sequential
 
+from slipstream.engine.drafts import NoDrafts
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.request import Request, make_request
 from slipstream.engine.scheduler import RequestUpdate, Scheduler
@@ -102,7 +103,9 @@ class ConstantLimit:
         return self.limit
 
 
-class Proposer:
+class Proposer(NoDrafts):
+    max_tokens = 64
+
     def __init__(self, draft: Callable[[Request], Sequence[int]]) -> None:
         self._draft = draft
 

@@ -178,8 +178,14 @@ def test_totals_go_on_over_a_restart_and_gauges_do_not() -> None:
     names = {field.name for field in dataclasses.fields(EngineStats)}
     kept = {"kv_blocks_total", "num_restarts", "warm_up_time"}
     assert set(_TOTALS) | set(_GAUGES) | kept == names
-    first = EngineStats(num_running=4, num_finished=3, kv_blocks_used=9, kv_blocks_total=10, step_time=1.5)
-    both = add_totals(without_gauges(first), EngineStats(num_finished=2, step_time=0.5, kv_blocks_used=1))
+    first = EngineStats(
+        num_running=4, num_finished=3, kv_blocks_used=9, kv_blocks_total=10, step_time=1.5, accepted_per_position=(3,)
+    )
+    both = add_totals(
+        without_gauges(first),
+        EngineStats(num_finished=2, step_time=0.5, kv_blocks_used=1, accepted_per_position=(2, 1)),
+    )
+    assert both.accepted_per_position == (5, 1)
     assert (both.num_finished, both.step_time, both.kv_blocks_used, both.num_running) == (5, 2.0, 1, 0)
 
 

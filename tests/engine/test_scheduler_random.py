@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from scheduling_fakes import VOCABULARY, FakeModel, logprob, next_token, sequential
 
+from slipstream.engine.drafts import NoDrafts
 from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
 from slipstream.engine.request import Request, make_children, make_request
 from slipstream.engine.scheduler import RequestUpdate, Scheduler
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.fast
 BLOCK_SIZE = 4
 
 
-class Guesser:
+class Guesser(NoDrafts):
     """Drafts that are right with probability 0.7 per token."""
 
     def __init__(self, rng: random.Random, lengths: Sequence[int]) -> None:

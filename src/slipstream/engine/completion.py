@@ -94,7 +94,13 @@ class Completion:
                 text += self.text.flush()
         self.num_tokens += used
         delta = OutputDelta(
-            self.parent_id, self.index, text, tokens[:used], update.logprobs[:used], self._prompt_logprobs()
+            self.parent_id,
+            self.index,
+            text,
+            tokens[:used],
+            update.logprobs[:used],
+            self._prompt_logprobs(),
+            num_accepted=min(update.num_accepted, used),
         )
         return delta, self.text.stopped_by is not None or update.finish_reason is not None
 
@@ -122,7 +128,11 @@ class Completion:
                 ttft=stats.ttft,
                 tpot=stats.tpot(self.num_tokens),
                 e2e=None if stats.finished is None else stats.finished - stats.arrival,
+                num_drafts=stats.num_drafts,
+                num_draft_tokens=stats.draft_tokens,
+                num_accepted_tokens=stats.accepted_tokens,
             ),
+            delta.num_accepted,
         )
 
     def _prompt_logprobs(self) -> tuple[TokenLogprob | None, ...]:

@@ -6,12 +6,12 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from slipstream.engine.completion import Completion, TextAssembler
 from slipstream.engine.outputs import OutputDelta
 from slipstream.engine.plan import StepPlan
-from slipstream.engine.protocol import EngineStats, GenerationRequest
+from slipstream.engine.protocol import EngineStats, GenerationRequest, RequestSpeculation
 from slipstream.engine.recorder import TimelineRecorder
 from slipstream.engine.request import SEED_RANGE, Request, make_children, make_request
 from slipstream.engine.runner import Runner
@@ -34,6 +34,17 @@ class _Totals:
     step_time: float = 0.0  # seconds
     forward_time: float = 0.0
     warm_up_time: float = 0.0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted: list[int] = field(default_factory=list)  # by position
+
+    def count_draft(self, update: RequestUpdate) -> None:
+        if update.num_draft:
+            self.drafts += 1
+            self.draft_tokens += update.num_draft
+            self.accepted += [0] * (update.num_draft - len(self.accepted))
+            for position in range(update.num_accepted):
+                self.accepted[position] += 1
 
 
 class EngineCore:
@@ -200,6 +211,10 @@ class EngineCore:
             num_queued_tokens=scheduler.num_queued_tokens,
             num_shed=scheduler.num_shed,
             warm_up_time=totals.warm_up_time,
+            num_drafts=totals.drafts,
+            num_draft_tokens=totals.draft_tokens,
+            num_accepted_tokens=sum(totals.accepted),
+            accepted_per_position=tuple(totals.accepted),
         )
 
     def begin(self, *, warm_up_time: float) -> None:
@@ -251,9 +266,32 @@ class EngineCore:
             deadline=None if request.timeout is None else now + request.timeout,
             cache_salt=request.cache_salt,
             tenant=request.tenant,
+            max_draft=self._max_draft(request.speculative, where),
         )
         self._scheduler.check(parent, request.params.n)
         return [parent, *make_children(parent)]
+
+    def _max_draft(self, asked: RequestSpeculation | None, where: str) -> int | None:
+        most = self._scheduler.proposer.max_tokens
+        if asked is None:
+            return None
+        if asked.mode not in ("off", "auto", "ngram"):
+            raise InvalidParamsError(
+                f"speculative.mode is {asked.mode!r}.", where=where, fix="Choose off, auto or ngram."
+            )
+        if asked.mode == "off":
+            return 0
+        if asked.mode == "ngram" and not most:
+            raise InvalidParamsError(
+                "speculative.mode is 'ngram', but this engine drafts nothing.",
+                where=where,
+                fix="Start it with speculative = ngram or auto.",
+            )
+        if asked.num_tokens is not None and (asked.num_tokens < 0 or (most < asked.num_tokens and most)):
+            raise InvalidParamsError(
+                f"speculative.num_tokens must be from 0 to {most}, got {asked.num_tokens}.", where=where
+            )
+        return asked.num_tokens
 
     def _resolve(self, params: SamplingParams, where: str) -> SamplingParams:
         """Check ids against the vocabulary; tokenise bad words, as written and behind a space."""
@@ -296,6 +334,7 @@ class EngineCore:
             completion = None if update is None else self._completions.get(update.request.id)
             if completion is None or update is None:
                 continue
+            self._totals.count_draft(update)
             delta, over = completion.advance(update)
             if over:
                 # Only a stop string, which the scheduler knows nothing of, ends what it would go on with.

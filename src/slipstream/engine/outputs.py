@@ -20,6 +20,19 @@ class CompletionStats:
     ttft: float | None  # arrival to first token
     tpot: float | None
     e2e: float | None  # arrival to finish
+    num_drafts: int = 0  # drafts that were verified
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0  # drafted tokens that became output
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Share of the drafted tokens that became output; None if none were verified."""
+        return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Tokens per verified draft, the one that is sampled behind it included."""
+        return 1 + self.num_accepted_tokens / self.num_drafts if self.num_drafts else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,7 @@ class OutputDelta:
     stop_reason: int | str | None = None  # the stop string, or the stop token id if it is not end-of-sequence
     error: str | None = None
     stats: CompletionStats | None = None  # with the last delta
+    num_accepted: int = 0  # of `token_ids`, so many were drafted: the first ones
 
 
 @dataclass(slots=True)

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from slipstream.config.decision import Decision
 from slipstream.engine.outputs import OutputDelta
 from slipstream.engine.timeline import RequestTimeline
 from slipstream.sampling.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpeculation:
+    """A request's wishes about drafts, which change its speed and never its tokens.
+
+    mode: "off"; "auto": what the engine does for all; "ngram": drafts by n-grams, refused where the engine makes none.
+    num_tokens: the longest draft, at most the engine's.
+    """
+
+    mode: Literal["off", "auto", "ngram"] = "auto"
+    num_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +31,7 @@ class GenerationRequest:
     `request_id` may be used again once the request has ended; while one with n > 1 runs, so do ID/1 ... ID/(n - 1).
     `priority`: lower is more important. `timeout`: seconds from arrival to the end. `cache_salt` separates
     the prefix caches of tenants. `tenant`: on whose account it runs; tenants that wait get equal shares.
+    `speculative`: None is the engine's default.
     """
 
     request_id: str
@@ -29,6 +42,7 @@ class GenerationRequest:
     timeout: float | None = None
     cache_salt: str | None = None
     tenant: str | None = None
+    speculative: RequestSpeculation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,10 @@ class EngineStats:
     num_shed: int = 0  # ended or refused because their deadline could not be met
     num_restarts: int = 0  # of the engine's process
     warm_up_time: float = 0.0  # seconds, before the engine was ready
+    num_drafts: int = 0  # drafts that were verified
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0  # drafted tokens that became output
+    accepted_per_position: tuple[int, ...] = ()  # of the drafts' first tokens, second tokens, ...
 
     @property
     def kv_usage(self) -> float:

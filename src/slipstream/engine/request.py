@@ -36,8 +36,9 @@ class RequestStats:
     preemptions: int = 0
     preempted_steps: list[int] = field(default_factory=list)  # numbers of the first steps without it
     cached_tokens: int = 0  # prompt tokens not computed for this request when it first ran
+    num_drafts: int = 0  # steps in which a draft was verified
     draft_tokens: int = 0
-    accepted_tokens: int = 0
+    accepted_tokens: int = 0  # those that became output
 
     @property
     def queue_time(self) -> float | None:
@@ -47,6 +48,11 @@ class RequestStats:
     def ttft(self) -> float | None:
         """Time to first token, queueing included."""
         return None if self.first_token is None else self.first_token - self.arrival
+
+    def count_draft(self, num_tokens: int, num_accepted: int) -> None:
+        self.num_drafts += num_tokens > 0
+        self.draft_tokens += num_tokens
+        self.accepted_tokens += num_accepted
 
     def tpot(self, num_output_tokens: int) -> float | None:
         """Mean time per output token after the first."""
@@ -75,6 +81,7 @@ class Request:
     cache_salt: str | None = None
     tenant: str | None = None
     fork_of: str | None = None  # id of the request whose prompt blocks this one shares
+    max_draft: int | None = None  # tokens; 0: nothing is drafted for it; None: as the engine does it
 
     status: RequestStatus = RequestStatus.WAITING
     finish_reason: FinishReason | None = None
@@ -178,6 +185,7 @@ def make_request(
     deadline: float | None = None,
     cache_salt: str | None = None,
     tenant: str | None = None,
+    max_draft: int | None = None,
 ) -> Request:
     """Check a prompt and resolve seed, stop tokens and length against the model.
 
@@ -208,6 +216,7 @@ def make_request(
         deadline=deadline,
         cache_salt=cache_salt,
         tenant=tenant,
+        max_draft=max_draft,
     )
 
 
@@ -231,6 +240,7 @@ def make_children(parent: Request) -> list[Request]:
             cache_salt=parent.cache_salt,
             tenant=parent.tenant,
             fork_of=parent.id,
+            max_draft=parent.max_draft,
         )
         for i in range(1, parent.params.n)
     ]

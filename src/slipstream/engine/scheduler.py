@@ -52,7 +52,7 @@ class Scheduler:
         self._policy = policy or FirstComeFirstServed()
         self._limit = limit or AdaptiveLimit(settings.max_num_seqs)
         self._cost_model = cost_model or LinearCostModel()
-        self._proposer = proposer or NoDrafts()
+        self.proposer = proposer or NoDrafts()
         self._queue = WaitingQueue(self._policy, settings.max_queued, settings.max_queued_tokens)
         chunk = settings.max_prefill_chunk if settings.enable_chunked_prefill else None
         self._max_chunk = chunk or settings.max_num_batched_tokens
@@ -298,7 +298,9 @@ class Scheduler:
         self._in_flight = None
         elapsed = result.timing.build + result.timing.forward + result.timing.sample
         context = sum(row.start + len(row.tokens) for row in plan.rows)
-        self._cost_model.observe(plan.num_tokens, len(plan.rows), context, max(elapsed, now - self._planned_at))
+        elapsed = max(elapsed, now - self._planned_at)
+        self._cost_model.observe(plan.num_tokens, len(plan.rows), context, elapsed)
+        self.proposer.observe_step(plan, elapsed)
         updates = self.drain()
         sampled: list[Request] = []
         shared = self._queue.shares.several
@@ -339,13 +341,13 @@ class Scheduler:
         check_answer(row, answer)
         request.prompt_logprobs.extend(answer.prompt_logprobs)
         request.draft = ()
-        request.stats.draft_tokens += row.num_draft
-        request.stats.accepted_tokens += answer.accepted
         kept = 0
         for token in answer.tokens:
             kept += 1
             if request.append(token):
                 break
+        accepted = min(answer.accepted, kept)  # an end inside the accepted drafts cut some off
+        request.stats.count_draft(row.num_draft, accepted)
         complete = answer.complete and kept == len(answer.tokens) and request.stop_token is None
         if complete:
             request.finish_reason = "stop"
@@ -354,15 +356,16 @@ class Scheduler:
         logprobs = answer.logprobs[:kept]
         request.logprobs.extend(logprobs)
         computed = row.start + len(row.tokens) - row.num_draft + answer.accepted
-        request.computed = min(computed, len(request.tokens))  # an end inside the accepted drafts cut some off
+        request.computed = min(computed, len(request.tokens))
         self.kv.commit(request)
         self._forks.parent_advanced(request)
         if request.finish_reason is not None:
             self._end(request, now)
-        return RequestUpdate(request, answer.tokens[:kept], logprobs, request.finish_reason, complete)
+        tokens = answer.tokens[:kept]
+        return RequestUpdate(request, tokens, logprobs, request.finish_reason, complete, row.num_draft, accepted)
 
     def _draft(self, requests: list[Request]) -> None:
-        for request, draft in zip(requests, self._proposer.propose(requests), strict=True):
+        for request, draft in zip(requests, self.proposer.propose(requests), strict=True):
             room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
             request.draft = tuple(draft[:room])
 
@@ -370,6 +373,7 @@ class Scheduler:
         request.status = RequestStatus.FINISHED
         request.stats.finished = now
         request.draft = ()
+        self.proposer.release(request)
         self._running.pop(request, None)
         self._deadlines.forget(request)
         self._queue.shares.leave(request.tenant)

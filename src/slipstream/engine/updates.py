@@ -18,6 +18,8 @@ class RequestUpdate:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     complete: bool = False  # it stopped without a stop token: its grammar allows nothing more
+    num_draft: int = 0  # tokens that were drafted and verified
+    num_accepted: int = 0  # of `tokens`, so many were drafted: the first ones
 
 
 @dataclass(frozen=True, slots=True)

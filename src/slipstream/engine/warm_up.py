@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 
 from slipstream.engine.core import EngineCore
-from slipstream.engine.protocol import GenerationRequest
+from slipstream.engine.protocol import GenerationRequest, RequestSpeculation
 from slipstream.errors import OverloadedError
 from slipstream.sampling.params import SamplingParams
 
@@ -26,6 +26,7 @@ def warm_up(core: EngineCore) -> float:
     answer = min(ANSWER, room)
     greedy = SamplingParams(temperature=0.0, max_tokens=answer, ignore_eos=True, seed=0)
     sampled = SamplingParams(top_p=0.9, top_k=40, max_tokens=answer, ignore_eos=True, seed=0)
+    no_drafts = RequestSpeculation("off")  # what is learned of drafts shall be of real ones
     for kind, count, length, params in (
         ("short", 1, SHORT, greedy),
         ("long", 1, LONG, greedy),
@@ -34,7 +35,11 @@ def warm_up(core: EngineCore) -> float:
         prompt = tuple(range(min(length, core.vocab_size, room - answer + 1)))
         with suppress(OverloadedError):
             for index in range(count):
-                core.add(GenerationRequest(f"warm-up-{kind}-{index}", prompt, params, cache_salt="warm-up"))
+                core.add(
+                    GenerationRequest(
+                        f"warm-up-{kind}-{index}", prompt, params, cache_salt="warm-up", speculative=no_drafts
+                    )
+                )
         while core.has_work:
             core.step()
     seconds = time.monotonic() - started

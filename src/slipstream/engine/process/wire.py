@@ -91,6 +91,7 @@ class WireDelta(msgspec.Struct, frozen=True, array_like=True):
     stop_reason: int | str | None = None
     error: str | None = None
     stats: CompletionStats | None = None
+    num_accepted: int = 0
 
 
 class Stepped(Message, frozen=True):
@@ -160,6 +161,7 @@ def wire_delta(handle: int, delta: OutputDelta) -> WireDelta:
         delta.stop_reason,
         delta.error,
         delta.stats,
+        delta.num_accepted,
     )
 
 
@@ -175,4 +177,5 @@ def output_delta(request_id: str, delta: WireDelta) -> OutputDelta:
         delta.stop_reason,
         delta.error,
         delta.stats,
+        delta.num_accepted,
     )

@@ -1,0 +1,111 @@
+"""Drafts for the scheduler: what the grammar forces, else what a proposer finds, cut to what is worth verifying."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slipstream.engine.plan import StepPlan
+from slipstream.engine.request import Request
+from slipstream.errors import RequestError
+from slipstream.sampling.grammar.states import GrammarStates
+from slipstream.spec.controller import Controller
+from slipstream.spec.proposer import NOTHING, Draft, Proposer
+
+FORCED = -1  # the evidence of what a grammar leaves no choice about; proposers' own are not negative
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """What of a request has been taken notice of."""
+
+    num_tokens: int
+    drafted: int = 0
+    accepted: int = 0
+
+
+class SpeculativeDrafts:
+    """Implements `DraftProposer`.
+
+    All that is kept of a request is its own and goes with it; only the acceptance of drafts and the times of
+    steps are learned across requests, and they decide about lengths, never about tokens. `grammars`: those of the
+    sampler; None: what a grammar forces is not drafted.
+    """
+
+    def __init__(self, proposer: Proposer, controller: Controller, grammars: GrammarStates | None = None) -> None:
+        self._proposer = proposer
+        self._controller = controller
+        self._grammars = grammars
+        self._sequences: dict[str, _Sequence] = {}
+
+    @property
+    def max_tokens(self) -> int:
+        return self._controller.options.num_tokens
+
+    def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
+        drafts = self._found(requests)
+        offered = [index for index, draft in enumerate(drafts) if draft.tokens]
+        cut = self._controller.offer(
+            [(requests[index].id, drafts[index]) for index in offered], others=len(requests) - len(offered)
+        )
+        result: list[Sequence[int]] = [()] * len(requests)
+        for index, tokens in zip(offered, cut, strict=True):
+            result[index] = tokens
+        return result
+
+    def observe_step(self, plan: StepPlan, seconds: float) -> None:
+        """Steps with a prefill say nothing: their tokens cost less than those of many short rows."""
+        if all(row.samples and len(row.tokens) == 1 + row.num_draft for row in plan.rows):
+            self._controller.observe_step(len(plan.rows), plan.num_tokens, seconds)
+
+    def release(self, request: Request) -> None:
+        if self._sequences.pop(request.id, None) is not None:
+            self._proposer.close(request.id)
+            self._controller.forget(request.id)
+
+    def _found(self, requests: Sequence[Request]) -> list[Draft]:
+        drafts = [NOTHING] * len(requests)
+        wanted: list[tuple[int, int]] = []  # index, at most so many tokens
+        for index, request in enumerate(requests):
+            if request.max_draft == 0:
+                continue
+            self._take_notice(request)
+            limit = self._limit(request)
+            if limit > 0:
+                drafts[index] = self._forced(request, limit)
+                if not drafts[index].tokens:
+                    wanted.append((index, limit))
+        found = self._proposer.propose([(requests[index].id, limit) for index, limit in wanted])
+        for (index, _), draft in zip(wanted, found, strict=True):
+            drafts[index] = draft
+        return drafts
+
+    def _limit(self, request: Request) -> int:
+        room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
+        most = self.max_tokens
+        return min(room, most if request.max_draft is None else min(most, request.max_draft))
+
+    def _take_notice(self, request: Request) -> None:
+        """Of new tokens, and of what came of the last draft."""
+        sequence = self._sequences.get(request.id)
+        if sequence is None:
+            self._proposer.open(request.id, request.tokens)
+            sequence = self._sequences[request.id] = _Sequence(len(request.tokens))
+        else:
+            self._proposer.extend(request.id, request.tokens[sequence.num_tokens :])
+            sequence.num_tokens = len(request.tokens)
+        stats = request.stats
+        verified, accepted = stats.draft_tokens - sequence.drafted, stats.accepted_tokens - sequence.accepted
+        if verified:
+            self._controller.observe(request.id, verified, accepted)
+            sequence.drafted, sequence.accepted = stats.draft_tokens, stats.accepted_tokens
+
+    def _forced(self, request: Request, limit: int) -> Draft:
+        spec = request.params.grammar
+        if spec is None or self._grammars is None:
+            return NOTHING
+        try:
+            state = self._grammars.at(request.id, spec, request.output_token_ids)
+        except RequestError:
+            return NOTHING  # the sampler meets the same error and ends the request with it
+        return Draft(tuple(state.forced_tokens()[:limit]), FORCED) if not state.finished else NOTHING
