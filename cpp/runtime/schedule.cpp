@@ -27,14 +27,13 @@ AttentionSchedule ScheduleBuilder::build(const BatchRows& rows) {
     tasks_.clear();
     merges_.clear();
     num_parts_ = 0;
-    std::int64_t whole = 0;
     bool write_first = false;
-    for (int r = 0; r < rows.num_rows; ++r) {
-        const int n = rows.query_start[r + 1] - rows.query_start[r];
-        whole += static_cast<std::int64_t>((n + kQueryBlock - 1) / kQueryBlock) * op_.num_kv_heads;
-        write_first = write_first || n > 1;
-    }
-    const bool split = num_threads_ > 1 && whole < 4 * num_threads_;
+    for (int r = 0; r < rows.num_rows; ++r) write_first = write_first || rows.query_start[r + 1] - rows.query_start[r] > 1;
+    // Fewer queries per task, then single chunks, until all threads have something to do.
+    const std::int64_t wanted = num_threads_ > 1 ? 4 * num_threads_ : 0;
+    block_ = query_block(op_);
+    while (block_ > 1 && count_tasks(rows, true) < wanted) block_ /= 2;
+    const bool split = count_tasks(rows, false) < wanted;
     for (int r = 0; r < rows.num_rows; ++r) add_row(rows, r, split);
     divide();
     const std::size_t floats = static_cast<std::size_t>(num_parts_) * static_cast<std::size_t>(part_floats(op_));
@@ -52,15 +51,25 @@ AttentionSchedule ScheduleBuilder::build(const BatchRows& rows) {
     return schedule;
 }
 
+// Tasks of blocks of queries, in each chunk by itself or not.
+std::int64_t ScheduleBuilder::count_tasks(const BatchRows& rows, bool split) const {
+    std::int64_t count = 0;
+    for (int r = 0; r < rows.num_rows; ++r) {
+        const int n = rows.query_start[r + 1] - rows.query_start[r], last = rows.kv_len[r] - 1;
+        count += static_cast<std::int64_t>((n + block_ - 1) / block_) * (split ? last / kChunk - first_chunk_of(op_, last - n + 1) + 1 : 1);
+    }
+    return count * op_.num_kv_heads;
+}
+
 void ScheduleBuilder::add_row(const BatchRows& rows, int row, bool split) {
     const int begin = rows.query_start[row], n = rows.query_start[row + 1] - begin, start = rows.kv_len[row] - n;
     for (int head = 0; head < op_.num_kv_heads; ++head) {
-        for (int i = 0; i < n; i += kQueryBlock) {
+        for (int i = 0; i < n; i += block_) {
             AttentionTask task;
             task.row = row;
             task.kv_head = head;
             task.token = begin + i;
-            task.num_queries = std::min(kQueryBlock, n - i);
+            task.num_queries = std::min(block_, n - i);
             task.position = start + i;
             const int first = first_chunk_of(op_, task.position), last = (task.position + task.num_queries - 1) / kChunk;
             task.first_chunk = first;

@@ -26,11 +26,12 @@ class ScheduleBuilder {
 
   private:
     void add_row(const BatchRows& rows, int row, bool split);
+    std::int64_t count_tasks(const BatchRows& rows, bool split) const;
     void divide();
 
     const AttentionOp op_;
     const int num_threads_;
-    int num_parts_ = 0;
+    int num_parts_ = 0, block_ = 1;  // queries of a task
     std::vector<AttentionTask> tasks_;
     std::vector<int> bounds_;
     std::vector<AttentionMerge> merges_;

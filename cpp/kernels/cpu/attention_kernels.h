@@ -2,13 +2,14 @@
 
 #include "kernels/cpu/op_tools.h"
 
-// One key tile of kKeyTile keys at positions 0, 32, 64, ... against a few query heads that share it. For every query head the
-// dimensions of a score, the keys of a sum and the tiles of the online softmax (Milakov, Gimelshein, arXiv 1805.02867) come in
-// one order, however many heads or queries pass at once.
+// The pieces of attention over one chunk of at most kChunk keys, in key tiles of kKeyTile keys at positions 0, 32, 64, ...: the
+// scores of all its tiles, then their softmax, then the weighted values. A row is one head of one query. For every row the
+// dimensions of a score, the keys of a sum and the chunks of the online softmax (Milakov, Gimelshein, arXiv 1805.02867) come in
+// one order, however many rows pass at once.
 
 namespace slipstream::SLIPSTREAM_ISA {
 
-constexpr int kHeadGroup = 3;  // query heads at once: 3 x 4 accumulators and the operands fill the registers
+constexpr int kRows = 3;  // at once: 3 x 4 accumulators and the operands fill the registers
 
 // fp16 pages where 8 keys are contiguous for every dimension.
 struct PagedTile {
@@ -29,119 +30,119 @@ struct FloatTile {
     SLIPSTREAM_INLINE F32x8 value(const float* row, int d) { return load(row + d); }
 };
 
-template <int H, class Tile>
-SLIPSTREAM_INLINE void scores(const Tile& tile, const float* q, int head_dim, float* s) {
-    F32x8 a[H][4];
-    SLIPSTREAM_UNROLL for (int h = 0; h < H; ++h) {
-        SLIPSTREAM_UNROLL for (int j = 0; j < 4; ++j) a[h][j] = zero();
+// s [R][32] = the products of R rows q [R][D] with the tile's keys.
+template <int R, class Tile>
+SLIPSTREAM_KERNEL void score_tile(const Tile& shared, const float* q, int head_dim, float* s) {
+    const Tile tile = shared;
+    F32x8 a[R][4];
+    SLIPSTREAM_UNROLL for (int r = 0; r < R; ++r) {
+        SLIPSTREAM_UNROLL for (int j = 0; j < 4; ++j) a[r][j] = zero();
     }
     for (int d = 0; d < head_dim; ++d) {
-        F32x8 b[H];
-        SLIPSTREAM_UNROLL for (int h = 0; h < H; ++h) b[h] = set(q[h * head_dim + d]);
+        F32x8 b[R];
+        SLIPSTREAM_UNROLL for (int r = 0; r < R; ++r) b[r] = set(q[r * head_dim + d]);
         SLIPSTREAM_UNROLL for (int j = 0; j < 4; ++j) {
             const F32x8 key = Tile::key(tile, d, j);
-            SLIPSTREAM_UNROLL for (int h = 0; h < H; ++h) {
-                a[h][j] = fma(key, b[h], a[h][j]);
-                SLIPSTREAM_PIN(a[h][j]);
+            SLIPSTREAM_UNROLL for (int r = 0; r < R; ++r) {
+                a[r][j] = fma(key, b[r], a[r][j]);
+                SLIPSTREAM_PIN(a[r][j]);
             }
         }
     }
-    SLIPSTREAM_UNROLL for (int h = 0; h < H; ++h) {
-        SLIPSTREAM_UNROLL for (int j = 0; j < 4; ++j) store(s + h * kKeyTile + 8 * j, a[h][j]);
+    SLIPSTREAM_UNROLL for (int r = 0; r < R; ++r) {
+        SLIPSTREAM_UNROLL for (int j = 0; j < 4; ++j) store(s + r * kKeyTile + 8 * j, a[r][j]);
     }
 }
 
-// o[h][from .. from + 8 N) += sum over the keys first .. last - 1 of p[h][key] * value.
-template <int H, int N, class Tile>
+// o[r][from .. from + 8 N) += sum over the keys first .. last - 1 of p[r][key] * value.
+template <int R, int N, class Tile>
 SLIPSTREAM_INLINE void add_values(const Tile& tile, const float* p, int first, int last, int from, float* o, std::ptrdiff_t ldo) {
-    F32x8 c[H][N];
-    SLIPSTREAM_UNROLL for (int h = 0; h < H; ++h) {
-        SLIPSTREAM_UNROLL for (int n = 0; n < N; ++n) c[h][n] = load(o + h * ldo + from + 8 * n);
+    F32x8 c[R][N];
+    SLIPSTREAM_UNROLL for (int r = 0; r < R; ++r) {
+        SLIPSTREAM_UNROLL for (int n = 0; n < N; ++n) c[r][n] = load(o + r * ldo + from + 8 * n);
     }
     for (int t = first; t < last; ++t) {
         const auto* row = Tile::value_row(tile, t);
-        F32x8 b[H];
-        SLIPSTREAM_UNROLL for (int h = 0; h < H; ++h) b[h] = set(p[h * kKeyTile + t]);
+        F32x8 b[R];
+        SLIPSTREAM_UNROLL for (int r = 0; r < R; ++r) b[r] = set(p[r * kKeyTile + t]);
         SLIPSTREAM_UNROLL for (int n = 0; n < N; ++n) {
             const F32x8 value = Tile::value(row, from + 8 * n);
-            SLIPSTREAM_UNROLL for (int h = 0; h < H; ++h) {
-                c[h][n] = fma(value, b[h], c[h][n]);
-                SLIPSTREAM_PIN(c[h][n]);
+            SLIPSTREAM_UNROLL for (int r = 0; r < R; ++r) {
+                c[r][n] = fma(value, b[r], c[r][n]);
+                SLIPSTREAM_PIN(c[r][n]);
             }
         }
     }
-    SLIPSTREAM_UNROLL for (int h = 0; h < H; ++h) {
-        SLIPSTREAM_UNROLL for (int n = 0; n < N; ++n) store(o + h * ldo + from + 8 * n, c[h][n]);
+    SLIPSTREAM_UNROLL for (int r = 0; r < R; ++r) {
+        SLIPSTREAM_UNROLL for (int n = 0; n < N; ++n) store(o + r * ldo + from + 8 * n, c[r][n]);
     }
 }
 
-// A query head's running result: [0] the largest score so far, [1] the sum of weights, [8 ...) their weighted values.
+// A row's result: [0] its largest score (scores are logarithms to base 2), [1] the sum of weights, [8 ...) their weighted values.
 constexpr int kStateHead = 8;
 constexpr float kNothing = -3.0e38f;
 
-SLIPSTREAM_INLINE void reset(float* state, int head_dim) {
-    state[0] = kNothing;
-    state[1] = 0.0f;
-    for (int d = 0; d < head_dim; d += 8) store(state + kStateHead + d, zero());
-}
-
-// Scores to weights; the state's past is rescaled when the maximum grows.
-SLIPSTREAM_INLINE void soften(float* s, int first, int last, float cap, float* state, int head_dim) {
-    if (cap != 0.0f) {
-        SLIPSTREAM_UNROLL for (int j = 0; j < 4; ++j) store(s + 8 * j, mul(tanh(div(load(s + 8 * j), set(cap))), set(cap)));
-    }
-    for (int t = 0; t < first; ++t) s[t] = kNothing;
-    for (int t = last; t < kKeyTile; ++t) s[t] = kNothing;
-    F32x8 z[4] = {load(s), load(s + 8), load(s + 16), load(s + 24)};
-    const float peak = largest(max(max(z[0], z[1]), max(z[2], z[3])));
-    const float top = peak > state[0] ? peak : state[0];
-    SLIPSTREAM_UNROLL for (int j = 0; j < 4; ++j) {
-        z[j] = select_less(z[j], set(-1.0e38f), zero(), exp(sub(z[j], set(top))));
-        store(s + 8 * j, z[j]);
-    }
-    if (top != state[0]) {
-        const float keep = exp(state[0] - top);
-        state[1] *= keep;
-        for (int d = 0; d < head_dim; d += 8) store(state + kStateHead + d, mul(load(state + kStateHead + d), set(keep)));
-        state[0] = top;
-    }
-    state[1] += sum(add(add(z[0], z[1]), add(z[2], z[3])));
-}
-
-template <int H, class Tile>
-SLIPSTREAM_KERNEL void attend_heads(const Tile& tile, const float* q, int head_dim, int first, int last, float cap, float* state) {
-    alignas(32) float s[H * kKeyTile];
-    scores<H>(tile, q, head_dim, s);
+template <int R, class Tile>
+SLIPSTREAM_KERNEL void value_tile(const Tile& shared, const float* p, int head_dim, int first, int last, float* state) {
+    const Tile tile = shared;
     const std::ptrdiff_t ld = head_dim + kStateHead;
-    SLIPSTREAM_UNROLL for (int h = 0; h < H; ++h) soften(s + h * kKeyTile, first, last, cap, state + h * ld, head_dim);
     float* o = state + kStateHead;
     int d = 0;
-    for (; d + 32 <= head_dim; d += 32) add_values<H, 4>(tile, s, first, last, d, o, ld);
-    for (; d < head_dim; d += 8) add_values<H, 1>(tile, s, first, last, d, o, ld);
+    for (; d + 32 <= head_dim; d += 32) add_values<R, 4>(tile, p, first, last, d, o, ld);
+    for (; d < head_dim; d += 8) add_values<R, 1>(tile, p, first, last, d, o, ld);
 }
 
-// `heads` query heads [heads][D] of one query; keys first .. last - 1 of the tile are visible.
 template <class Tile>
-SLIPSTREAM_INLINE void attend(const Tile& tile, const float* q, int heads, int head_dim, int first, int last, float cap,
-                              float* state) {
-    const std::ptrdiff_t ld = head_dim + kStateHead;
-    while (heads > 0) {
-        const int n = heads >= 5 || heads == 3 ? 3 : heads >= 2 ? 2 : 1;
-        if (n == 3) attend_heads<3>(tile, q, head_dim, first, last, cap, state);
-        else if (n == 2) attend_heads<2>(tile, q, head_dim, first, last, cap, state);
-        else attend_heads<1>(tile, q, head_dim, first, last, cap, state);
-        heads -= n;
-        q += static_cast<std::ptrdiff_t>(n) * head_dim;
-        state += n * ld;
-    }
+SLIPSTREAM_INLINE void score(int rows, const Tile& tile, const float* q, int head_dim, float* s) {
+    if (rows == 3) score_tile<3>(tile, q, head_dim, s);
+    else if (rows == 2) score_tile<2>(tile, q, head_dim, s);
+    else score_tile<1>(tile, q, head_dim, s);
 }
 
-// `into` and the next chunk's `part` of `heads` query heads.
+template <class Tile>
+SLIPSTREAM_INLINE void weigh(int rows, const Tile& tile, const float* p, int head_dim, int first, int last, float* state) {
+    if (rows == 3) value_tile<3>(tile, p, head_dim, first, last, state);
+    else if (rows == 2) value_tile<2>(tile, p, head_dim, first, last, state);
+    else value_tile<1>(tile, p, head_dim, first, last, state);
+}
+
+// One row's scores of a chunk to weights, of which the keys first .. last - 1 are visible; tiles lie `stride` floats apart.
+SLIPSTREAM_KERNEL void soften(float* s, std::ptrdiff_t stride, int first, int last, float cap, float* state) {
+    const int begin = first / kKeyTile, end = (last + kKeyTile - 1) / kKeyTile;
+    const auto hide = [&](int tile, float with) {
+        float* at = s + tile * stride;
+        for (int t = 0; t < first - tile * kKeyTile; ++t) at[t] = with;
+        for (int t = last > tile * kKeyTile ? last - tile * kKeyTile : 0; t < kKeyTile; ++t) at[t] = with;
+    };
+    F32x8 top[4] = {set(kNothing), set(kNothing), set(kNothing), set(kNothing)}, total[4] = {zero(), zero(), zero(), zero()};
+    for (int i = begin; i < end; ++i) {
+        float* z = s + i * stride;
+        if (cap != 0.0f) {
+            for (int j = 0; j < kKeyTile; j += 8) store(z + j, mul(tanh(div(load(z + j), set(cap))), set(cap)));
+        }
+        if (i == begin || i + 1 == end) hide(i, kNothing);
+        SLIPSTREAM_UNROLL for (int j = 0; j < 4; ++j) top[j] = max(load(z + 8 * j), top[j]);
+    }
+    const float peak = largest(max(max(top[0], top[1]), max(top[2], top[3])));
+    const F32x8 highest = set(peak);
+    for (int i = begin; i < end; ++i) {
+        float* z = s + i * stride;
+        SLIPSTREAM_UNROLL for (int j = 0; j < 4; ++j) store(z + 8 * j, exp2_below(sub(load(z + 8 * j), highest)));
+        if (i == begin || i + 1 == end) hide(i, 0.0f);
+        SLIPSTREAM_UNROLL for (int j = 0; j < 4; ++j) total[j] = add(total[j], load(z + 8 * j));
+    }
+    state[0] = peak;
+    state[1] = sum(add(add(total[0], total[1]), add(total[2], total[3])));
+}
+
+// `into` and the next chunk's `part` of `heads` rows.
 SLIPSTREAM_KERNEL void merge(float* into, const float* part, int heads, int head_dim) {
     const std::ptrdiff_t ld = head_dim + kStateHead;
     for (int h = 0; h < heads; ++h, into += ld, part += ld) {
         const float top = part[0] > into[0] ? part[0] : into[0];
-        const float a = exp(into[0] - top), b = exp(part[0] - top);
+        alignas(32) float both[8] = {into[0] - top, part[0] - top};
+        store(both, exp2_below(load(both)));
+        const float a = both[0], b = both[1];
         into[0] = top;
         into[1] = into[1] * a + part[1] * b;
         for (int d = kStateHead; d < ld; d += 8) store(into + d, fma(load(part + d), set(b), mul(load(into + d), set(a))));

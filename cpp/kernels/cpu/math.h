@@ -4,10 +4,12 @@
 
 namespace slipstream::SLIPSTREAM_ISA {
 
+constexpr float kLog2E = 1.44269504f;
+
 // e^x, relative error below 3e-7 (a degree-6 polynomial on [-ln 2 / 2, ln 2 / 2]); x below -87 gives e^-87.
 SLIPSTREAM_INLINE F32x8 exp(F32x8 x) {
     x = min(max(x, set(-87.0f)), set(88.0f));
-    const F32x8 n = round_even(mul(x, set(1.44269504f)));
+    const F32x8 n = round_even(mul(x, set(kLog2E)));
     // ln 2 in two parts, so that n ln 2 loses nothing.
     F32x8 r = fma(n, set(-0.693359375f), x);
     r = fma(n, set(2.12194440e-4f), r);
@@ -21,10 +23,18 @@ SLIPSTREAM_INLINE F32x8 exp(F32x8 x) {
     return times_pow2(p, n);
 }
 
-SLIPSTREAM_INLINE float exp(float x) {
-    float lanes_[8];
-    store(lanes_, exp(set(x)));
-    return lanes_[0];
+// 2^x for x <= 0, relative error below 2e-7 (a degree-6 polynomial on [-1/2, 1/2]); x below -126 gives 2^-126.
+SLIPSTREAM_INLINE F32x8 exp2_below(F32x8 x) {
+    x = max(x, set(-126.0f));
+    const F32x8 n = round_even(x), r = sub(x, n);
+    F32x8 p = set(1.5403530e-4f);
+    p = fma(p, r, set(1.3333558e-3f));
+    p = fma(p, r, set(9.6181291e-3f));
+    p = fma(p, r, set(5.5504109e-2f));
+    p = fma(p, r, set(2.4022651e-1f));
+    p = fma(p, r, set(6.9314718e-1f));
+    p = fma(p, r, set(1.0f));
+    return times_pow2(p, n);
 }
 
 // tanh: an odd polynomial near zero (Cephes' interval 0.625), 1 - 2 / (e^2|x| + 1) beyond.

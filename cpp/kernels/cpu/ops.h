@@ -223,10 +223,14 @@ struct KernelTable {
 
 constexpr int kChunk = 256;       // keys; long contexts are split at its multiples
 constexpr int kKeyTile = 32;      // keys
-constexpr int kQueryBlock = 16;   // queries that share a task
 constexpr int kTileTokens = 6;    // activations: tokens per tile, at most
 constexpr int kTileGroupWords = 11;
 
+// Queries that share a task, at most: every tile of keys is converted once for about 128 rows (heads of queries).
+constexpr SLIPSTREAM_EVERYWHERE int query_block(const AttentionOp& op) {
+    const int n = 128 / (op.num_heads / op.num_kv_heads) / 8 * 8;
+    return n > 64 ? 64 : n < 8 ? 8 : n;
+}
 int attention_scratch_floats(const AttentionOp& op);
 constexpr SLIPSTREAM_EVERYWHERE std::ptrdiff_t part_floats(const AttentionOp& op) {
     return static_cast<std::ptrdiff_t>(op.num_heads / op.num_kv_heads) * (op.head_dim + 8);
