@@ -151,7 +151,7 @@ int Program::num_pieces(const Phase& phase, const Share& share, int thread) cons
     if (phase.unit_bytes == 0) return std::min(units, 4);
     const std::int64_t rows = step_.tiling[std::get<LinearOp>(op).domain].rows;
     const std::int64_t pieces = std::clamp<std::int64_t>(units * phase.unit_bytes * rows / kPieceBytes, 1, kMaxPieces);
-    return static_cast<int>(std::min<std::int64_t>(pieces, rows == 1 ? (units + kStreamUnits - 1) / kStreamUnits : units));
+    return static_cast<int>(std::min<std::int64_t>(pieces, rows <= 2 ? (units + kStreamUnits - 1) / kStreamUnits : units));
 }
 
 void Program::prepare_phases() {

@@ -200,7 +200,7 @@ void Program::add(LinearOp op, std::vector<Segment> segments) {
     if (op.gated) {
         check_gated(op, segments);
         const int out = static_cast<int>(first.rows);
-        need_scratch(2 * out + 64);
+        need_scratch(4 * out + 64);  // gate and up of two rows
         for (int t = 0; t <= pool_->size(); ++t) bounds.push_back(static_cast<int>(static_cast<std::int64_t>(out / 32) * t / pool_->size()));
     } else {
         bounds = split_blocks(segments, pool_->size());

@@ -73,7 +73,7 @@ def test_the_largest_sums_do_not_overflow() -> None:
 def test_close_to_float64(dtype: str, rows: int, groups: int, tokens: int, seed: int) -> None:
     columns = groups * (256 if dtype.endswith("_K") else 32)
     data = random_blocks(dtype, rows, columns, seed)
-    x = np.random.default_rng(seed).standard_normal((tokens, columns)).astype(np.float32)
+    x = np.random.default_rng(seed + 100).standard_normal((tokens, columns)).astype(np.float32)
     weight = values_of(dtype, data, rows, columns).astype(np.float64)
     taken = x.astype(np.float64) if dtype in DENSE else rounded(x)
     size = np.abs(taken) @ np.abs(weight).T

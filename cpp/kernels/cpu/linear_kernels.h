@@ -168,14 +168,14 @@ SLIPSTREAM_KERNEL void block_times_tile(const std::uint8_t* block, const std::in
     }
 }
 
-// S blocks times one token: several far-apart streams read memory faster than one. out [S][16].
-template <Format F, int S>
-SLIPSTREAM_KERNEL void blocks_times_token(const std::uint8_t* const* blocks, const std::int32_t* a, int groups, float* out) {
+// S blocks times one tile: several far-apart streams read memory faster than one. out [S][T][16].
+template <Format F, int S, int T>
+SLIPSTREAM_KERNEL void blocks_times_tile(const std::uint8_t* const* blocks, const std::int32_t* a, int groups, float* out) {
     constexpr Layout l = layout_of(F);
-    F32x8 acc[S][2][1];
+    F32x8 acc[S][2][T];
     const std::uint8_t* base[S];
     SLIPSTREAM_UNROLL for (int s = 0; s < S; ++s) {
-        acc[s][0][0] = acc[s][1][0] = zero();
+        SLIPSTREAM_UNROLL for (int t = 0; t < T; ++t) acc[s][0][t] = acc[s][1][t] = zero();
         base[s] = blocks[s];
     }
     std::ptrdiff_t header = 0, group = 0;
@@ -184,13 +184,20 @@ SLIPSTREAM_KERNEL void blocks_times_token(const std::uint8_t* const* blocks, con
             header = group;
             group += header_bytes(l);
         }
-        SLIPSTREAM_UNROLL for (int s = 0; s < S; ++s) add_group<F, 1>(base[s] + group, base[s] + header, a, acc[s]);
+        if constexpr (T > 1) {
+            SLIPSTREAM_UNROLL for (int s = 0; s < S; ++s) {
+                for (int line = 0; line < group_bytes(l); line += 64) prefetch(base[s] + group + 2048 + line);
+            }
+        }
+        SLIPSTREAM_UNROLL for (int s = 0; s < S; ++s) add_group<F, T>(base[s] + group, base[s] + header, a, acc[s]);
         group += group_bytes(l);
-        a += kTileWords;
+        a += kTileWords * T;
     }
     SLIPSTREAM_UNROLL for (int s = 0; s < S; ++s) {
-        store(out + 16 * s, acc[s][0][0]);
-        store(out + 16 * s + 8, acc[s][1][0]);
+        SLIPSTREAM_UNROLL for (int t = 0; t < T; ++t) {
+            store(out + 16 * (s * T + t), acc[s][0][t]);
+            store(out + 16 * (s * T + t) + 8, acc[s][1][t]);
+        }
     }
 }
 

@@ -9,6 +9,8 @@ using TileKernel = void (*)(const std::uint8_t* block, const std::int32_t* a, in
 using DenseKernel = void (*)(const std::uint8_t* block, const float* x, std::ptrdiff_t ldx, std::int64_t cols, float* out,
                              int ldo);
 constexpr int kStreams = 4;
+constexpr int kStreamTokens = 2;  // up to here memory is the bound, and streams pay
+SLIPSTREAM_INLINE int num_streams(int tokens) { return tokens == 1 ? 4 : 2; }  // more accumulators would not fit the registers
 // Tiles (of 6 tokens) that every block of weights meets before the next tiles come: the block stays in the first-level cache,
 // the tiles in the second, and memory is read once per panel.
 constexpr int kPanelTiles = 8;
@@ -16,7 +18,7 @@ using StreamKernel = void (*)(const std::uint8_t* const* blocks, const std::int3
 
 struct FormatKernels {
     TileKernel tile[kMaxTile + 1], prefetching[kMaxTile + 1];
-    StreamKernel streams[kStreams + 1];
+    StreamKernel streams[kStreamTokens + 1][kStreams + 1];
 };
 
 template <Format F>
@@ -25,7 +27,9 @@ SLIPSTREAM_INLINE constexpr FormatKernels format_kernels() {
              block_times_tile<F, 4, false>, block_times_tile<F, 5, false>, block_times_tile<F, 6, false>},
             {nullptr, block_times_tile<F, 1, true>, block_times_tile<F, 2, true>, block_times_tile<F, 3, true>,
              block_times_tile<F, 4, true>, block_times_tile<F, 5, true>, block_times_tile<F, 6, true>},
-            {nullptr, blocks_times_token<F, 1>, blocks_times_token<F, 2>, blocks_times_token<F, 3>, blocks_times_token<F, 4>}};
+            {{},
+             {nullptr, blocks_times_tile<F, 1, 1>, blocks_times_tile<F, 2, 1>, blocks_times_tile<F, 3, 1>, blocks_times_tile<F, 4, 1>},
+             {nullptr, blocks_times_tile<F, 1, 2>, blocks_times_tile<F, 2, 2>}}};
 }
 
 SLIPSTREAM_INLINE const FormatKernels& kernels_of(Format format) {
@@ -82,9 +86,9 @@ SLIPSTREAM_INLINE Place place_of(const LinearOp& op, std::int64_t index) {
     return {s, index};
 }
 
-// One row: blocks far apart are read side by side.
-SLIPSTREAM_INLINE void one_row(const LinearOp& op, const Step& step, const std::int32_t* a, std::int64_t first,
-                               std::int64_t last) {
+// One tile of at most kStreamTokens rows: blocks far apart are read side by side.
+SLIPSTREAM_INLINE void few_rows(const LinearOp& op, const Step& step, const std::int32_t* a, int tokens, std::int64_t first,
+                                std::int64_t last) {
     while (first < last) {
         // A run of blocks of one format.
         const Format format = op.segments[place_of(op, first).segment].matrix.format;
@@ -96,20 +100,23 @@ SLIPSTREAM_INLINE void one_row(const LinearOp& op, const Step& step, const std::
         }
         const FormatKernels& kernels = kernels_of(format);
         const int groups = static_cast<int>(op.segments[0].matrix.num_groups());
-        const std::int64_t quarter = (stop - first) / kStreams;
+        const int streams = num_streams(tokens);
+        const std::int64_t part = (stop - first) / streams;
         const auto run = [&](std::int64_t from, std::int64_t stride, int n) {
-            const std::uint8_t* blocks[kStreams];
+            const std::uint8_t* blocks[kStreams] = {};
             Place places[kStreams];
-            float out[kStreams * 16];
+            float out[kStreams * kStreamTokens * 16];
             for (int i = 0; i < n; ++i) {
                 places[i] = place_of(op, from + i * stride);
                 blocks[i] = op.segments[places[i].segment].matrix.block(places[i].block);
             }
-            kernels.streams[n](blocks, a, groups, out);
-            for (int i = 0; i < n; ++i) finish(op.segments[places[i].segment], step, places[i].block, 0, out + 16 * i);
+            kernels.streams[tokens][n](blocks, a, groups, out);
+            for (int i = 0; i < n; ++i) {
+                for (int t = 0; t < tokens; ++t) finish(op.segments[places[i].segment], step, places[i].block, t, out + 16 * (i * tokens + t));
+            }
         };
-        for (std::int64_t i = 0; i < quarter; ++i) run(first + i, quarter, kStreams);
-        const std::int64_t done = first + quarter * kStreams;
+        for (std::int64_t i = 0; i < part; ++i) run(first + i, part, streams);
+        const std::int64_t done = first + part * streams;
         if (done < stop) run(done, 1, static_cast<int>(stop - done));
         first = stop;
     }
@@ -149,12 +156,12 @@ SLIPSTREAM_INLINE void dense_rows(const LinearOp& op, const Step& step, const Se
 }
 
 // act(gate) * up of 32 columns, in float32 and quantised.
-SLIPSTREAM_INLINE void finish_gated(const LinearOp& op, const Step& step, std::int64_t pair, int row, const float* gate,
-                                    const float* up) {
+SLIPSTREAM_INLINE void finish_gated(const LinearOp& op, const Step& step, std::int64_t pair, int row, const float* gate0,
+                                    const float* gate1, const float* up0, const float* up1) {
     F32x8 v[4];
-    for (int i = 0; i < 4; ++i) {
-        F32x8 g = load(gate + 8 * i), u = load(up + 8 * i);
-        v[i] = mul(activate(op.gate, g), u);
+    for (int i = 0; i < 2; ++i) {
+        v[i] = mul(activate(op.gate, load(gate0 + 8 * i)), load(up0 + 8 * i));
+        v[2 + i] = mul(activate(op.gate, load(gate1 + 8 * i)), load(up1 + 8 * i));
     }
     if (op.gated_out) {
         float* out = at(step, op.gated_out, row) + pair * 32;
@@ -166,32 +173,39 @@ SLIPSTREAM_INLINE void finish_gated(const LinearOp& op, const Step& step, std::i
     }
 }
 
-// Blocks first .. first + count - 1 of one matrix times one token, in `streams` sequential streams. out [count][16].
-SLIPSTREAM_INLINE void stream_blocks(const Matrix& m, std::int64_t first, std::int64_t count, const std::int32_t* a, float* out) {
+// Blocks first .. first + count - 1 of one matrix times one tile, in sequential streams. out [count][tokens][16].
+SLIPSTREAM_INLINE void stream_blocks(const Matrix& m, std::int64_t first, std::int64_t count, const std::int32_t* a, int tokens,
+                                     float* out) {
     const FormatKernels& kernels = kernels_of(m.format);
     const int groups = static_cast<int>(m.num_groups());
-    const std::int64_t part = count / kStreams;
-    float y[kStreams * 16];
+    const int streams = num_streams(tokens);
+    const std::int64_t part = count / streams;
+    float y[kStreams * kStreamTokens * 16];
     const auto run = [&](std::int64_t from, std::int64_t stride, int n) {
-        const std::uint8_t* blocks[kStreams];
+        const std::uint8_t* blocks[kStreams] = {};
         for (int i = 0; i < n; ++i) blocks[i] = m.block(first + from + i * stride);
-        kernels.streams[n](blocks, a, groups, y);
+        kernels.streams[tokens][n](blocks, a, groups, y);
         for (int i = 0; i < n; ++i) {
-            store(out + 16 * (from + i * stride), load(y + 16 * i));
-            store(out + 16 * (from + i * stride) + 8, load(y + 16 * i + 8));
+            float* to = out + 16 * tokens * (from + i * stride);
+            for (int k = 0; k < 16 * tokens; k += 8) store(to + k, load(y + 16 * tokens * i + k));
         }
     };
-    for (std::int64_t i = 0; i < part; ++i) run(i, part, kStreams);
-    if (part * kStreams < count) run(part * kStreams, 1, static_cast<int>(count - part * kStreams));
+    for (std::int64_t i = 0; i < part; ++i) run(i, part, streams);
+    if (part * streams < count) run(part * streams, 1, static_cast<int>(count - part * streams));
 }
 
-SLIPSTREAM_INLINE void gated_one_row(const LinearOp& op, const Step& step, const std::int32_t* a, std::int64_t first,
-                                     std::int64_t last, int thread) {
-    float* gate = step.scratch[thread];
-    float* up = gate + 32 * (last - first);
-    stream_blocks(op.segments[0].matrix, 2 * first, 2 * (last - first), a, gate);
-    stream_blocks(op.segments[1].matrix, 2 * first, 2 * (last - first), a, up);
-    for (std::int64_t pair = first; pair < last; ++pair) finish_gated(op, step, pair, 0, gate + 32 * (pair - first), up + 32 * (pair - first));
+SLIPSTREAM_INLINE void gated_few_rows(const LinearOp& op, const Step& step, const std::int32_t* a, int tokens, std::int64_t first,
+                                      std::int64_t last, int thread) {
+    float* gate = step.scratch[thread];  // [pairs][2][tokens][16]
+    float* up = gate + 32 * tokens * (last - first);
+    stream_blocks(op.segments[0].matrix, 2 * first, 2 * (last - first), a, tokens, gate);
+    stream_blocks(op.segments[1].matrix, 2 * first, 2 * (last - first), a, tokens, up);
+    for (std::int64_t pair = first; pair < last; ++pair) {
+        for (int t = 0; t < tokens; ++t) {
+            const std::int64_t at = 32 * tokens * (pair - first) + 16 * t;
+            finish_gated(op, step, pair, t, gate + at, gate + at + 16 * tokens, up + at, up + at + 16 * tokens);
+        }
+    }
 }
 
 SLIPSTREAM_INLINE void gated_many_rows(const LinearOp& op, const Step& step, std::int64_t first, std::int64_t last, int thread) {
@@ -216,7 +230,7 @@ SLIPSTREAM_INLINE void gated_many_rows(const LinearOp& op, const Step& step, std
             }
             for (int row = row0; row < tiling.start[end]; ++row) {
                 const float* both = out + 64 * (row - row0);
-                finish_gated(op, step, pair, row, both, both + 32);
+                finish_gated(op, step, pair, row, both, both + 16, both + 32, both + 48);
             }
         }
     }
@@ -226,12 +240,12 @@ SLIPSTREAM_KERNEL void run_linear(const LinearOp& op, const Step& step, int thre
     const int rows = step.tiling[op.domain].rows;
     if (first >= last || rows == 0) return;
     if (op.gated) {
-        if (rows == 1) gated_one_row(op, step, tile_words(step, op.tiles, op.domain, 0, thread), first, last, thread);
+        if (rows <= kStreamTokens) gated_few_rows(op, step, tile_words(step, op.tiles, op.domain, 0, thread), rows, first, last, thread);
         else gated_many_rows(op, step, first, last, thread);
         return;
     }
-    if (op.tiles >= 0 && rows == 1) {
-        one_row(op, step, tile_words(step, op.tiles, op.domain, 0, thread), first, last);
+    if (op.tiles >= 0 && rows <= kStreamTokens) {
+        few_rows(op, step, tile_words(step, op.tiles, op.domain, 0, thread), rows, first, last);
         return;
     }
     std::int64_t offset = 0;

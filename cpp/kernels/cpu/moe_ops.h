@@ -161,8 +161,8 @@ SLIPSTREAM_INLINE void expert_pairs(const MoeOp& op, const Step& step, int e, st
         const std::int32_t* a = moe_tile(work.in_tiles, work.in_groups, work, begin);
         const std::int64_t n = last - first, have = 2 * last < blocks ? 2 * n : blocks - 2 * first;
         clear(out, 64 * n);
-        stream_blocks(gate, 2 * first, have, a, out);
-        stream_blocks(up, 2 * first, have, a, out + 32 * n);
+        stream_blocks(gate, 2 * first, have, a, 1, out);
+        stream_blocks(up, 2 * first, have, a, 1, out + 32 * n);
         for (std::int64_t i = 0; i < n; ++i) finish_expert(op, work, first + i, work.expert_start[e], out + 32 * i, out + 32 * (n + i));
         return;
     }
@@ -206,7 +206,7 @@ SLIPSTREAM_INLINE void down_blocks(const MoeOp& op, const Step& step, std::int64
         const Matrix& m = op.downs[e];
         float* out = parts + static_cast<std::ptrdiff_t>(work.expert_start[e]) * width;
         if (work.mid_tiles != nullptr && work.expert_start[e] + 1 == work.expert_start[e + 1]) {
-            stream_blocks(m, first, last - first, moe_tile(work.mid_tiles, work.mid_groups, work, begin), out);
+            stream_blocks(m, first, last - first, moe_tile(work.mid_tiles, work.mid_groups, work, begin), 1, out);
             continue;
         }
         for (int panel = begin; panel < end; panel += kPanelTiles) {
