@@ -34,6 +34,7 @@ class Feature(StrEnum):
     SOFT_CAP = "logit soft-capping"
     MOE = "mixture of experts"
     KV_FLOAT16 = "float16 KV cache"
+    SPECULATION = "speculative decoding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ FEATURES: tuple[FeatureInfo, ...] = (
     FeatureInfo(Feature.SOFT_CAP, False, "the model's configuration"),
     FeatureInfo(Feature.MOE, False, "the model's configuration"),
     FeatureInfo(Feature.KV_FLOAT16, False, "kv_dtype"),
+    FeatureInfo(Feature.SPECULATION, True, "speculative, num_speculative_tokens; speculative of a request"),
 )
 
 _NOTES: dict[frozenset[Feature], str] = {
@@ -82,6 +84,11 @@ _NOTES: dict[frozenset[Feature], str] = {
     ),
     frozenset({Feature.STOP, Feature.GRAMMAR}): (
         "a stop string can cut the text before the grammar is satisfied; a complete text ends before min_tokens"
+    ),
+    frozenset({Feature.GRAMMAR, Feature.SPECULATION}): "what the grammar leaves no choice about is drafted first",
+    frozenset({Feature.PREEMPTION, Feature.SPECULATION}): "drafts are dropped before a request is preempted",
+    frozenset({Feature.TPOT_OBJECTIVE, Feature.SPECULATION}): (
+        "drafted tokens come before prompt chunks, which get what the objective leaves"
     ),
     frozenset({Feature.LOGPROBS, Feature.GRAMMAR}): "the model's own, before the mask",
     frozenset({Feature.PARALLEL_SAMPLING, Feature.PREFIX_CACHING}): (

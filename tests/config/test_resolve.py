@@ -72,6 +72,11 @@ def test_defaults_with_plenty_of_memory() -> None:
         max_queued=None,
         max_queued_tokens=None,
         tpot_objective=None,
+        speculative="off",
+        num_speculative_tokens=5,
+        speculative_policy="cost",
+        prompt_lookup_min=2,
+        prompt_lookup_max=32,
         seed=None,
         num_threads=4,
     )

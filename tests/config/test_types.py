@@ -50,6 +50,12 @@ BAD_VALUES: list[tuple[str, str, Any]] = [
     ("scheduler", "max_queued_tokens", 0),
     ("scheduler", "tpot_objective", 0.0),
     ("scheduler", "tpot_objective", math.inf),
+    ("speculation", "num_speculative_tokens", 0),
+    ("speculation", "num_speculative_tokens", 65),
+    ("speculation", "speculative", None),
+    ("speculation", "speculative_policy", "always"),
+    ("speculation", "prompt_lookup_min", 0),
+    ("speculation", "prompt_lookup_max", 0),
     ("engine", "seed", -1),
     ("engine", "seed", 2**64),
     ("engine", "seed", 1.5),
@@ -82,7 +88,7 @@ def test_names_are_unique_over_all_sections() -> None:
     names = [name for names in FIELD_NAMES.values() for name in names]
     assert len(names) == len(set(names))
     top = {f.name for f in dataclasses.fields(EngineOptions)}
-    assert top == {"model", "cache", "scheduler", *FIELD_NAMES["engine"]}
+    assert top == {"model", "cache", "scheduler", "speculation", *FIELD_NAMES["engine"]}
 
 
 def test_from_flat_puts_every_setting_in_its_place() -> None:

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from replay import Replay, always
 from scheduling_loop import ConstantLimit
 from tiny_engine import BACKENDS, TinyEngine, spell, tiny_model, tokens
 
@@ -92,6 +93,15 @@ def _plain(backend: str, on: Features) -> tuple[RequestOutput, ...]:
     return tuple(engine(on, enable_chunked_prefill=False, max_num_seqs=2).alone(requests))
 
 
+def answers(on: Features) -> dict[str, list[int]]:
+    """Prompt and output of every completion, by the id that its request has in `run`."""
+    return {
+        f"q{i}/{completion.index}" if completion.index else f"q{i}": [*output.prompt_token_ids, *completion.token_ids]
+        for i, output in enumerate(plain(on))
+        for completion in output.outputs
+    }
+
+
 @dataclass
 class Run:
     """A run with features on, and what is needed to tell whether they were in effect."""
@@ -103,15 +113,17 @@ class Run:
     again: RequestOutput | None = None  # of one that came afterwards, with the last prompt
 
 
-def run(on: Features) -> Run:
+def run(on: Features, *, wrong: float = 0.3) -> Run:
     settings: dict[str, object] = {"caching": Feature.PREFIX_CACHING in on}
     settings["enable_chunked_prefill"] = bool(on & {Feature.CHUNKED_PREFILL, Feature.TPOT_OBJECTIVE})
     if Feature.CHUNKED_PREFILL in on:
         settings["max_num_batched_tokens"] = 7
     if Feature.PREEMPTION in on:
-        settings["num_blocks"] = 12
+        settings["num_blocks"] = 9 if Feature.SPECULATION in on else 12  # drafts end requests before blocks run out
     if Feature.PRIORITY in on:
         settings |= {"policy": PriorityOrder(), "max_num_seqs": 3}
+    if Feature.SPECULATION in on:
+        settings["drafts"] = always(Replay(answers(on & SEMANTIC), wrong=wrong))
     if Feature.TPOT_OBJECTIVE in on:
         settings |= {"tpot_objective": 1e-3, "cost_model": ConstantLimit(LIMIT)}
     core = engine(on, **settings)
@@ -178,8 +190,9 @@ def within_the_objective(run: Run) -> bool:
     """A step that decodes takes no more of prompts than the cost model allows, and some step took some."""
     seen = False
     for plan in run.engine.runner.plans:
-        first, prompts = plan.rows[0], sum(len(row.tokens) for row in plan.rows if len(row.tokens) > 1)
-        if len(first.tokens) == 1 and first.start >= first.sampling.num_prompt_tokens and prompts:
+        first = plan.rows[0]
+        prompts = sum(len(row.tokens) for row in plan.rows if len(row.tokens) - row.num_draft > 1)
+        if len(first.tokens) - first.num_draft == 1 and first.start >= first.sampling.num_prompt_tokens and prompts:
             assert prompts <= LIMIT
             seen = True
     return seen
@@ -214,6 +227,13 @@ def stopped(run: Run) -> bool:
     return {type(end.stop_reason) for end in ends} == {int, str}
 
 
+def drafted(run: Run) -> bool:
+    """Some drafted tokens were right and some wrong."""
+    stats = run.engine.core.stats()
+    assert sum(stats.accepted_per_position) == stats.num_accepted_tokens
+    return 0 < stats.num_accepted_tokens < stats.num_draft_tokens
+
+
 IN_EFFECT: dict[Feature, Callable[[Run], bool]] = {
     Feature.CONTINUOUS_BATCHING: in_batches,
     Feature.CHUNKED_PREFILL: in_chunks,
@@ -226,6 +246,7 @@ IN_EFFECT: dict[Feature, Callable[[Run], bool]] = {
     Feature.PROMPT_LOGPROBS: with_prompt_logprobs,
     Feature.STOP: stopped,
     Feature.GRAMMAR: by_the_grammar,
+    Feature.SPECULATION: drafted,
 }
 
 
@@ -293,6 +314,19 @@ def test_nearly_everything_at_once(backend: str, left_out: Features) -> None:
     check(frozenset(Feature) - left_out, compare=False)
 
 
+@pytest.mark.parametrize("feature", sorted(SEMANTIC))
+@pytest.mark.parametrize("wrong", [0.0, 0.9], ids=["always-right", "mostly-wrong"])
+def test_drafters_of_any_luck(backend: str, wrong: float, feature: Feature) -> None:
+    on = frozenset({feature, Feature.SPECULATION, Feature.LOGPROBS, Feature.CONTINUOUS_BATCHING})
+    result = run(on, wrong=wrong)
+    asked = on & SEMANTIC | {Feature.LOGPROBS}
+    assert (tokens(result.outputs), texts(result.outputs)) == (tokens(plain(asked)), texts(plain(asked)))
+    assert values(result.outputs) == values(plain(asked))
+    stats = result.engine.core.stats()
+    share = stats.num_accepted_tokens / stats.num_draft_tokens
+    assert share > 0.8 if wrong == 0.0 else share < 0.2
+
+
 @pytest.mark.fast
 def test_the_table_covers_every_feature_once() -> None:
     assert [info.feature for info in FEATURES] == list(Feature)
@@ -339,7 +373,7 @@ def test_active_features_follow_settings_and_model(tiny_folder: Path) -> None:
     with LLM(str(tiny_folder), num_threads=1, num_blocks=32, backend="reference", **off) as llm:
         plan = llm.plan
     assert loading.active_features(plan.options, plan.config) == set()
-    everything = {"kv_dtype": "float16", "policy": "priority", "tpot_objective": 0.5}
+    everything = {"kv_dtype": "float16", "policy": "priority", "tpot_objective": 0.5, "speculative": "ngram"}
     with LLM(str(tiny_folder), num_threads=1, num_blocks=32, backend="reference", **everything) as llm:
         config = tiny_model("MixtralForCausalLM", window=True, soft_cap=True).config
         active = loading.active_features(llm.plan.options, config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,9 +11,10 @@ import numpy as np
 from tests.models.hf_configs import TINY
 
 from slipstream.engine.core import EngineCore
+from slipstream.engine.drafts import DraftProposer
 from slipstream.engine.outputs import RequestOutput
 from slipstream.engine.plan import PlanRow, StepPlan, StepResult
-from slipstream.engine.protocol import GenerationRequest
+from slipstream.engine.protocol import GenerationRequest, RequestSpeculation
 from slipstream.engine.queue import QueuePolicy
 from slipstream.engine.runner import ModelRunner
 from slipstream.engine.scheduler import Scheduler
@@ -124,6 +125,8 @@ class TinyEngine:
         shuffle: int | None = None,
         policy: QueuePolicy | None = None,
         cost_model: object | None = None,
+        drafts: Callable[[GrammarStates], DraftProposer] | None = None,
+        eos: Sequence[int] = (),
         **settings: object,
     ) -> None:
         kernels = backend_kernels(backend)
@@ -134,25 +137,35 @@ class TinyEngine:
         if shuffle is not None:
             _shuffle(self.kv, shuffle)
         values = SchedulerSettings(**({"max_num_batched_tokens": 256, "watermark": 0.0} | settings))  # type: ignore[arg-type]
-        scheduler = Scheduler(values, self.kv, policy=policy, cost_model=cost_model)  # type: ignore[arg-type]
         storage = KVStorage(spec, num_blocks, kernels.new_kv(spec, num_blocks))
         forward = model if kernels.compile is None else kernels.compile(model, storage)
-        grammars = GrammarCompiler(Characters(), model.config.vocab_size, ())
-        self.runner = Spy(ModelRunner(forward, storage, kernels.to_numpy, GrammarStates(grammars)))
+        grammars = GrammarCompiler(Characters(), model.config.vocab_size, eos)
+        states = GrammarStates(grammars)
+        self.runner = Spy(ModelRunner(forward, storage, kernels.to_numpy, states))
+        proposer = None if drafts is None else drafts(states)
+        scheduler = Scheduler(values, self.kv, policy=policy, cost_model=cost_model, proposer=proposer)  # type: ignore[arg-type]
         self.core = EngineCore(
             scheduler,
             self.runner,
             tokenizer=Characters(),  # type: ignore[arg-type]
             vocab_size=model.config.vocab_size,
             max_model_len=MAX_MODEL_LEN,
+            eos_token_ids=eos,
             seed=0,
             clock=lambda: 0.0,
             grammars=grammars,
         )
         self.outputs: dict[str, RequestOutput] = {}
 
-    def add(self, name: str, prompt: Sequence[int], params: SamplingParams, priority: int = 0) -> None:
-        self.core.add(GenerationRequest(name, tuple(prompt), params, priority=priority))
+    def add(
+        self,
+        name: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        priority: int = 0,
+        speculative: RequestSpeculation | None = None,
+    ) -> None:
+        self.core.add(GenerationRequest(name, tuple(prompt), params, priority=priority, speculative=speculative))
         self.outputs[name] = RequestOutput.empty(name, None, tuple(prompt), params.n)
 
     def step(self) -> None:

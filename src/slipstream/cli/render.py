@@ -22,6 +22,8 @@ def speed_line(stats: CompletionStats, *, context: int | None = None) -> str:
         parts += [f"TPOT {stats.tpot * 1000:.1f} ms", f"{1 / stats.tpot:.1f} tokens/s"]
     if stats.num_cached_tokens:
         parts.append(f"{stats.num_cached_tokens} cached")
+    if stats.num_draft_tokens:
+        parts.append(f"{stats.num_accepted_tokens} of {stats.num_draft_tokens} drafted tokens accepted")
     if context is None:
         parts.append(f"peak memory {process_memory().peak / 2**20:.0f} MiB")
     else:
@@ -59,6 +61,9 @@ def completion_json(completion: CompletionOutput) -> dict[str, Any]:
             "tpot_s": stats.tpot,
             "e2e_s": stats.e2e,
             "preemptions": stats.num_preemptions,
+            "draft_tokens": stats.num_draft_tokens,
+            "accepted_tokens": stats.num_accepted_tokens,
+            "mean_accepted_length": stats.mean_accepted_length,
         }
     return result
 

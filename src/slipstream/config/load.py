@@ -1,6 +1,6 @@
 """Configuration files (TOML, JSON) and command-line overrides -> EngineOptions. Command line > file > default.
 
-A file has the sections [model], [cache], [scheduler] and [engine], each with the fields of its class.
+A file has the sections [model], [cache], [scheduler], [speculation] and [engine], each with the fields of its class.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from slipstream.config.decision import Decision
+from slipstream.config.speculation import SpeculationPolicy
 from slipstream.config.types import EngineOptions
 from slipstream.errors import ConfigError
 from slipstream.hw.info import HardwareInfo
@@ -68,6 +69,11 @@ class EffectiveOptions:
     max_queued: int | None
     max_queued_tokens: int | None
     tpot_objective: float | None
+    speculative: str
+    num_speculative_tokens: int
+    speculative_policy: SpeculationPolicy
+    prompt_lookup_min: int
+    prompt_lookup_max: int
     seed: int | None
     num_threads: int
 
@@ -128,6 +134,8 @@ def resolve(
         )
     chunk, why = _max_prefill_chunk(scheduler.max_prefill_chunk, max_tokens, scheduler.enable_chunked_prefill)
     decide("max_prefill_chunk", scheduler.max_prefill_chunk, chunk, why)
+    mode = options.speculation.speculative
+    decide("speculative", mode if mode == "ngram" else None, *_speculative(mode))
     threads, why = _num_threads(options.num_threads, hardware)
     decide("num_threads", options.num_threads, threads, why)
 
@@ -143,7 +151,7 @@ def resolve(
 
 def _plain(options: EngineOptions, name: str) -> tuple[Value, bool]:
     """A setting that is in force as it stands, and whether it is what nobody has to ask for."""
-    for part in (options.model, options.cache, options.scheduler, options):
+    for part in (options.model, options.cache, options.scheduler, options.speculation, options):
         for field in fields(part):
             if field.name == name:
                 value: Value = getattr(part, name)
@@ -254,6 +262,12 @@ def _max_prefill_chunk(asked: int | None, max_num_batched_tokens: int, chunked: 
     if asked > max_num_batched_tokens:
         return max_num_batched_tokens, "no more than max_num_batched_tokens fit into a step"
     return asked, "as set"
+
+
+def _speculative(asked: str) -> tuple[str, str]:
+    if asked == "auto":
+        return "ngram", "what this build drafts with"
+    return asked, "default" if asked == "off" else "as set"
 
 
 def _num_threads(asked: int | None, hardware: HardwareInfo) -> tuple[int, str]:

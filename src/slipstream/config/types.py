@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from slipstream.config.speculation import SpeculationOptions, flat_speculation
 from slipstream.config.suggest import did_you_mean
 from slipstream.config.typed import check_range, normalise_fields
 from slipstream.errors import ConfigError
@@ -76,6 +77,7 @@ class EngineOptions:
     model: ModelOptions
     cache: CacheOptions = field(default_factory=CacheOptions)
     scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
+    speculation: SpeculationOptions = field(default_factory=SpeculationOptions)
     seed: int | None = None  # 0 .. 2**64 - 1; requests without a seed then draw theirs from it; None: from the system
     num_threads: int | None = None
 
@@ -97,7 +99,7 @@ class EngineOptions:
 
     @classmethod
     def from_sections(cls, sections: Mapping[str, Mapping[str, Any]]) -> EngineOptions:
-        """From {"model": {...}, "cache": {...}, "scheduler": {...}, "engine": {...}}; all names must be known."""
+        """From {"model": {...}, "cache": {...}, ..., "engine": {...}}; all names must be known."""
         for section, values in sections.items():
             if section not in FIELD_NAMES:
                 raise ConfigError("is not a section.", where=f"[{section}]", fix=did_you_mean(section, FIELD_NAMES))
@@ -111,6 +113,7 @@ class EngineOptions:
             model=ModelOptions(**model),
             cache=CacheOptions(**sections.get("cache", {})),
             scheduler=SchedulerOptions(**sections.get("scheduler", {})),
+            speculation=SpeculationOptions(**sections.get("speculation", {})),
             **sections.get("engine", {}),
         )
 
@@ -126,7 +129,12 @@ class _EngineScalars:
         check_range(self, "engine", "num_threads", "from 1 to 1024", lambda x: 1 <= x <= 1024)
 
 
-SECTIONS: Mapping[str, type] = {"model": ModelOptions, "cache": CacheOptions, "scheduler": SchedulerOptions}
+SECTIONS: Mapping[str, type] = {
+    "model": ModelOptions,
+    "cache": CacheOptions,
+    "scheduler": SchedulerOptions,
+    "speculation": SpeculationOptions,
+}
 FIELD_NAMES: Mapping[str, tuple[str, ...]] = {
     name: tuple(f.name for f in fields(kind)) for name, kind in {**SECTIONS, "engine": _EngineScalars}.items()
 }
@@ -134,8 +142,18 @@ SECTION_OF: Mapping[str, str] = {name: section for section, names in FIELD_NAMES
 
 
 def split_flat(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Sort settings into their sections. Raises ConfigError for an unknown name, with the nearest known one."""
+    """Sort settings into their sections; vLLM's `speculative_config` may stand for those that it holds.
+
+    Raises ConfigError for an unknown name, with the nearest known one, and for one that is given twice.
+    """
     sections: dict[str, dict[str, Any]] = {}
+    if "speculative_config" in values:
+        inner = flat_speculation(values["speculative_config"])
+        values = {name: value for name, value in values.items() if name != "speculative_config"}
+        for name in inner:
+            if name in values:
+                raise ConfigError("is given twice.", where=f"speculative_config and {name}", fix="Give one of the two.")
+        values |= inner
     for name, value in values.items():
         if name not in SECTION_OF:
             raise ConfigError("is not a setting.", where=name, fix=did_you_mean(name, SECTION_OF))

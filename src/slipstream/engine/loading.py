@@ -12,7 +12,9 @@ from slipstream.config.env import read_environment
 from slipstream.config.resolve import EffectiveOptions, ModelFacts, Resolved, resolve, resolve_backend
 from slipstream.config.types import EngineOptions
 from slipstream.engine.core import EngineCore
+from slipstream.engine.drafts import DraftProposer
 from slipstream.engine.grants import MAX_PROMPT_LOGITS
+from slipstream.engine.make_drafts import make_drafts
 from slipstream.engine.memory import MemoryPlan, plan_memory
 from slipstream.engine.model_tokenizer import tokenizer_of
 from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
@@ -22,7 +24,7 @@ from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.settings import SchedulerSettings
 from slipstream.errors import ConfigError, InsufficientMemoryError, TokenizerError
 from slipstream.features import Feature, require_working
-from slipstream.hub.store import packed_dir, resolve_model
+from slipstream.hub.store import packed_dir, profiles_dir, resolve_model
 from slipstream.hw.info import HardwareInfo, read_hardware
 from slipstream.kernels.select import ModelNeeds, backend_refusals, select_kernels, weight_bytes
 from slipstream.kv.manager import KVManager
@@ -128,15 +130,28 @@ def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | N
         )
         for report in reports:
             plan = _with_cache(plan, report)
+        model_files = checkpoint.files
     finally:
         checkpoint.close()
     spec, num_blocks = plan.memory.spec, plan.memory.num_blocks
     kv = KVStorage(spec, num_blocks, kernels.new_kv(spec, num_blocks))
     forward = model if kernels.compile is None else kernels.compile(model, kv)
     grammars = GrammarCompiler(tokenizer, plan.config.vocab_size, tokenizer.eos_token_ids)
+    states = GrammarStates(grammars)
+    runner = ModelRunner(forward, kv, kernels.to_numpy, states)
+    drafting = make_drafts(
+        plan.options,
+        runner,
+        states,
+        num_blocks=num_blocks,
+        folder=profiles_dir(cache_dir),
+        model_files=model_files,
+        cpu_model=plan.hardware.cpu_model,
+    )
+    plan = replace(plan, decisions=plan.decisions + drafting.decisions, warnings=plan.warnings + drafting.warnings)
     core = EngineCore(
-        _scheduler(plan.options, num_blocks),
-        ModelRunner(forward, kv, kernels.to_numpy, GrammarStates(grammars)),
+        _scheduler(plan.options, num_blocks, drafting.proposer),
+        runner,
         tokenizer=tokenizer,
         vocab_size=plan.config.vocab_size,
         max_model_len=plan.options.max_model_len,
@@ -206,6 +221,7 @@ def active_features(options: EffectiveOptions, config: ModelConfig) -> frozenset
         Feature.SOFT_CAP: config.attention_soft_cap is not None or config.final_soft_cap is not None,
         Feature.MOE: config.moe is not None,
         Feature.KV_FLOAT16: options.kv_dtype == "float16",
+        Feature.SPECULATION: options.speculative != "off",
     }
     return frozenset(feature for feature, on in switches.items() if on)
 
@@ -224,7 +240,9 @@ def _activation_bytes(config: ModelConfig, backend: str) -> int:
 
 def _workspace(config: ModelConfig, options: EffectiveOptions) -> int:
     """Activations of the largest step, and twice (for a copy) the logits of what runs and of prompt positions."""
-    logits = 2 * FLOAT32_BYTES * (options.max_num_seqs + MAX_PROMPT_LOGITS) * config.vocab_size
+    per_row = 1 if options.speculative == "off" else 1 + options.num_speculative_tokens
+    sampled = min(options.max_num_seqs * per_row, options.max_num_batched_tokens)
+    logits = 2 * FLOAT32_BYTES * (sampled + MAX_PROMPT_LOGITS) * config.vocab_size
     return options.max_num_batched_tokens * _activation_bytes(config, options.backend) + logits
 
 
@@ -263,7 +281,7 @@ def _settings(options: EffectiveOptions) -> SchedulerSettings:
     )
 
 
-def _scheduler(options: EffectiveOptions, num_blocks: int) -> Scheduler:
+def _scheduler(options: EffectiveOptions, num_blocks: int, proposer: DraftProposer) -> Scheduler:
     policy = PriorityOrder() if options.policy == "priority" else FirstComeFirstServed()
     kv = KVManager(num_blocks, options.block_size, options.enable_prefix_caching)
-    return Scheduler(_settings(options), kv, policy=policy)
+    return Scheduler(_settings(options), kv, policy=policy, proposer=proposer)

@@ -38,6 +38,11 @@ def packed_dir(cache_dir: Path | None = None) -> Path:
     return _root(cache_dir) / "packed"
 
 
+def profiles_dir(cache_dir: Path | None = None) -> Path:
+    """Folder of what was measured of models on this machine and can be measured again."""
+    return _root(cache_dir) / "profiles"
+
+
 def _root(cache_dir: Path | None) -> Path:
     return cache_dir if cache_dir is not None else Path(user_cache_dir("slipstream"))
 

@@ -1,0 +1,118 @@
+"""From settings to what drafts, with the step times that its cost is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.config.decision import Decision
+from slipstream.config.resolve import EffectiveOptions
+from slipstream.config.speculation import SpeculationOptions
+from slipstream.engine.drafts import DraftProposer, NoDrafts
+from slipstream.engine.runner import Runner
+from slipstream.engine.speculation import SpeculativeDrafts
+from slipstream.engine.step_profile import ProfileSize, StepSeconds, load_or_measure, measure_steps
+from slipstream.sampling.grammar.states import GrammarStates
+from slipstream.spec.controller import Controller, ControlOptions
+from slipstream.spec.ngram import NgramOptions, NgramProposer
+from slipstream.spec.step_times import StepTimes
+from slipstream.version import installed_version
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    proposer: DraftProposer
+    decisions: tuple[Decision, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def make_drafts(
+    options: EffectiveOptions,
+    runner: Runner,
+    grammars: GrammarStates,
+    *,
+    num_blocks: int,
+    folder: Path,
+    model_files: Iterable[Path],
+    cpu_model: str,
+) -> Drafting:
+    """`runner`'s pool must hold nothing yet: the cost policy measures steps in it. folder: where their times are kept.
+
+    Raises EngineError if the model cannot compute a step.
+    """
+    if options.speculative == "off":
+        return Drafting(NoDrafts(), warnings=_without_effect(options))
+    control = ControlOptions(policy=options.speculative_policy, num_tokens=options.num_speculative_tokens)
+    decisions: tuple[Decision, ...] = ()
+    warnings: tuple[str, ...] = ()
+    times: StepTimes | None = None
+    if control.policy == "cost":
+        size = ProfileSize(
+            max_rows=options.max_num_seqs,
+            max_tokens=1 + control.num_tokens,
+            block_size=options.block_size,
+            num_blocks=num_blocks,
+            max_model_len=options.max_model_len,
+        )
+        facts = _facts(options, size, model_files, cpu_model)
+        measured, source = load_or_measure(folder, facts, lambda: measure_steps(runner, size))
+        times = StepTimes(measured)
+        decisions = (Decision("step_times", None, source, _summary(measured)),)
+        warnings = _useless(times, control.num_tokens, control.margin)
+    proposer = NgramProposer(NgramOptions(options.prompt_lookup_min, options.prompt_lookup_max))
+    return Drafting(SpeculativeDrafts(proposer, Controller(control, times), grammars), decisions, warnings)
+
+
+def _facts(
+    options: EffectiveOptions, size: ProfileSize, model_files: Iterable[Path], cpu_model: str
+) -> Mapping[str, object]:
+    """All that step times depend on, and which of them are measured."""
+    files = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in model_files]
+    return {
+        "files": files,
+        "backend": options.backend,
+        "threads": options.num_threads,
+        "kv_dtype": options.kv_dtype,
+        "cpu": cpu_model,
+        "version": installed_version(),
+        "rows": size.max_rows,
+        "tokens": size.max_tokens,
+        "block_size": size.block_size,
+        "small_pool": min(size.num_blocks * size.block_size, 1 << 14),
+        "max_model_len": min(size.max_model_len, 1 << 10),
+    }
+
+
+def _summary(measured: StepSeconds) -> str:
+    parts = []
+    for rows in sorted({rows for rows, _ in measured}):
+        line = sorted((tokens, seconds) for (r, tokens), seconds in measured.items() if r == rows)
+        (first, low), (last, high) = line[0], line[-1]
+        parts.append(
+            f"{rows} x {first // rows} token {1000 * low:.1f} ms, {rows} x {last // rows} {1000 * high:.1f} ms"
+        )
+    return "; ".join(parts)
+
+
+def _useless(times: StepTimes, num_tokens: int, margin: float) -> tuple[str, ...]:
+    """Of drafts that would not pay if every token of them were right, one request at a time."""
+    gain, best = max(((1 + n) * times(1, 1) / times(1, 1 + n), n) for n in range(1, num_tokens + 1))
+    if gain > 1.0 + margin:
+        return ()
+    return (
+        f"speculation is on but will not pay here: a step that verifies {best} drafted "
+        f"token{'s' if best > 1 else ''} takes {times(1, 1 + best) / times(1, 1):.2f} times as long as one without.",
+    )
+
+
+def _without_effect(options: EffectiveOptions) -> tuple[str, ...]:
+    default = SpeculationOptions()
+    names = [
+        name
+        for name in ("num_speculative_tokens", "speculative_policy", "prompt_lookup_min", "prompt_lookup_max")
+        if getattr(options, name) != getattr(default, name)
+    ]
+    if not names:
+        return ()
+    return (f"{', '.join(names)}: without effect, because speculation is off (speculative = off).",)

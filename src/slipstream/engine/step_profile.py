@@ -1,0 +1,152 @@
+"""How long steps take, measured before the first request: what the cost of verifying drafts is judged by."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from slipstream.engine.plan import PlanRow, RowSampling, StepPlan
+from slipstream.engine.runner import Runner
+from slipstream.errors import EngineError
+from slipstream.sampling.params import SamplingParams
+
+StepSeconds = dict[tuple[int, int], float]  # (rows, tokens of all rows) -> seconds
+
+ROWS = (1, 2, 4, 8, 16, 32)
+CONTEXT = 256  # tokens before the ones that are fed
+REPETITIONS = 3
+BUDGET = 2.0  # seconds; larger numbers of rows are left out when it is spent
+
+_FORMAT = 1
+_GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSize:
+    """What is measured: up to `max_rows` rows of 1 to `max_tokens` tokens in a pool that nobody uses yet."""
+
+    max_rows: int
+    max_tokens: int  # of a row: the longest draft and one
+    block_size: int
+    num_blocks: int
+    max_model_len: int
+
+
+def measure_steps(runner: Runner, size: ProfileSize, clock: Callable[[], float] = perf_counter) -> StepSeconds:
+    """Seconds of greedy steps over the pool, which holds nothing afterwards that anybody knows of.
+
+    Every row has blocks of its own. Where the pool is too small for that, contexts are shorter, down to
+    nothing, and then fewer rows are measured. Takes about `BUDGET` seconds, longer only if the few steps of one row do.
+    Raises EngineError if the model cannot compute a step.
+    """
+    measured: StepSeconds = {}
+    begun = clock()
+    tokens_per_row = sorted({1, 2, 3, 4, size.max_tokens} & set(range(1, size.max_tokens + 1)))
+    _seconds(runner, _plan(1, 1, size, _context(1, size)), clock)  # the first step of all pays for what comes once
+    for rows in ROWS:
+        context = _context(rows, size)
+        if measured and (rows > size.max_rows or context < 0 or clock() - begun > BUDGET):
+            break
+        for tokens in tokens_per_row:
+            if clock() - begun > BUDGET and (rows, rows) in measured and rows > 1:
+                return measured
+            plan = _plan(rows, tokens, size, max(context, 0))
+            times = [_seconds(runner, plan, clock)]
+            while len(times) < REPETITIONS and clock() - begun + times[0] < BUDGET:
+                times.append(_seconds(runner, plan, clock))
+            measured[rows, rows * tokens] = statistics.median(times)
+    return measured
+
+
+def profile_key(facts: Mapping[str, object]) -> str:
+    """A file name for what was measured under these circumstances."""
+    text = json.dumps({"format": _FORMAT, **facts}, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def load_or_measure(
+    folder: Path | None, facts: Mapping[str, object], measure: Callable[[], StepSeconds]
+) -> tuple[StepSeconds, str]:
+    """The step times for these circumstances and where they come from: "measured" or "measured earlier".
+
+    folder: where they are kept; None: nowhere. A file that is broken is measured anew and replaced; a folder that
+    cannot be written to is no reason to fail.
+    """
+    path = None if folder is None else folder / f"{profile_key(facts)}.json"
+    known = None if path is None else _read(path)
+    if known is not None:
+        return known, "measured earlier"
+    measured = measure()
+    if path is not None:
+        with contextlib.suppress(OSError):
+            _write(path, measured)
+    return measured, "measured"
+
+
+def _context(rows: int, size: ProfileSize) -> int:
+    """Tokens before the fed ones; negative if the rows do not even fit without any."""
+    room = size.num_blocks // rows * size.block_size
+    return min(CONTEXT, room - size.max_tokens, size.max_model_len - size.max_tokens)
+
+
+def _plan(rows: int, tokens: int, size: ProfileSize, context: int) -> StepPlan:
+    blocks_per_row = -(-(context + tokens) // size.block_size)
+    sampling = RowSampling(_GREEDY, seed=0, num_prompt_tokens=1, stop_token_ids=())
+    return StepPlan(
+        0,
+        tuple(
+            PlanRow(
+                request_id=f"profile-{row}",
+                tokens=tuple(range(tokens)),
+                start=context,
+                blocks=tuple(range(row * blocks_per_row, (row + 1) * blocks_per_row)),
+                num_draft=tokens - 1,
+                num_logits=tokens,
+                samples=True,
+                sampling=sampling,
+            )
+            for row in range(rows)
+        ),
+    )
+
+
+def _seconds(runner: Runner, plan: StepPlan, clock: Callable[[], float]) -> float:
+    started = clock()
+    result = runner.execute(plan)
+    seconds = clock() - started
+    failed = [row.error for row in result.rows if row.error is not None]
+    if failed:
+        raise EngineError(f"the model cannot compute a step: {failed[0]}")
+    return max(seconds, 1e-9)
+
+
+def _read(path: Path) -> StepSeconds | None:
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))["seconds"]
+        found = {(int(rows), int(tokens)): float(seconds) for rows, tokens, seconds in entries}
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    plausible = all(1 <= rows <= tokens and 0.0 < seconds < 1e4 for (rows, tokens), seconds in found.items())
+    return found if found and plausible else None
+
+
+def _write(path: Path, measured: StepSeconds) -> None:
+    """As a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"seconds": [[rows, tokens, seconds] for (rows, tokens), seconds in measured.items()]})
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".profile-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise

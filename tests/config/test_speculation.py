@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from slipstream.config.speculation import SpeculationOptions
+from slipstream.config.types import EngineOptions
+from slipstream.errors import ConfigError
+
+pytestmark = pytest.mark.fast
+
+
+def options(**values: object) -> SpeculationOptions:
+    return EngineOptions.from_flat(model="m", **values).speculation
+
+
+def test_it_is_off_by_default() -> None:
+    assert options() == SpeculationOptions()
+    assert SpeculationOptions().speculative == "off"
+
+
+def test_the_dictionary_of_vllm_means_the_same_settings() -> None:
+    config = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 3, "prompt_lookup_max": 5}
+    expected = {"speculative": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 3, "prompt_lookup_max": 5}
+    assert options(speculative_config=config) == options(**expected) == SpeculationOptions(**expected)  # type: ignore[arg-type]
+    assert options(speculative_config={"num_speculative_tokens": 2}).speculative == "auto"
+    assert options(speculative_config={"policy": "fixed"}).speculative_policy == "fixed"
+    assert options(speculative_config=None) == SpeculationOptions()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"method": "draft_model"}, "method: cannot be 'draft_model': drafting with a smaller model is not part of"),
+        ({"method": "draft_head"}, "method: cannot be 'draft_head': trained draft heads are not part of this build"),
+        ({"method": "eagle3"}, "method: cannot be 'eagle3': trained draft heads"),
+        ({"method": "wizard"}, "method: cannot be 'wizard': no such method is known"),
+        ({"model": "small", "num_speculative_tokens": 4}, "speculative_config: names a model, but drafting with"),
+        (
+            {"num_speculative_token": 4},
+            "speculative_config: num_speculative_token: is not a setting. Did you mean num",
+        ),
+        ({"num_speculative_tokens": "4"}, r"\[speculation\] num_speculative_tokens: must be an integer"),
+        ("ngram", "speculative_config: must map names to values, not str"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(config: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        options(speculative_config=config)
+
+
+def test_a_setting_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="speculative_config and num_speculative_tokens: is given twice"):
+        options(speculative_config={"num_speculative_tokens": 4}, num_speculative_tokens=4)
+
+
+@pytest.mark.parametrize("method", ["draft_model", "draft_head", "SmolLM2-135M"])
+def test_the_mode_is_refused_with_its_reason(method: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\[speculation\] speculative: cannot be .{method}.: .* Choose off"):
+        options(speculative=method)
+
+
+def test_lookup_bounds_in_the_wrong_order() -> None:
+    with pytest.raises(ConfigError, match="prompt_lookup_min: is 5, but prompt_lookup_max is 4"):
+        options(prompt_lookup_min=5, prompt_lookup_max=4)
+
+
+def test_a_file_has_a_section_for_it() -> None:
+    made = EngineOptions.from_sections({"model": {"model": "m"}, "speculation": {"speculative": "auto"}})
+    assert made.speculation.speculative == "auto"

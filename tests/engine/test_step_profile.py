@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny_engine import TinyEngine
+
+from slipstream import SamplingParams
+from slipstream.engine.plan import RowResult, StepPlan, StepResult
+from slipstream.engine.step_profile import (
+    BUDGET,
+    CONTEXT,
+    ProfileSize,
+    StepSeconds,
+    load_or_measure,
+    measure_steps,
+    profile_key,
+)
+from slipstream.errors import EngineError
+
+pytestmark = pytest.mark.fast
+
+SIZE = ProfileSize(max_rows=4, max_tokens=6, block_size=16, num_blocks=200, max_model_len=2048)
+
+
+class Machine:
+    """A clock, and a runner for which a step takes `seconds(rows, tokens)`."""
+
+    def __init__(self, scale: float = 1e-3) -> None:
+        self.now, self.scale, self.plans = 0.0, scale, list[StepPlan]()
+
+    def clock(self) -> float:
+        return self.now
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.plans.append(plan)
+        self.now += self.scale * (len(plan.rows) + plan.num_tokens)
+        return StepResult(plan.step, tuple(RowResult(row.request_id, (0,), 0) for row in plan.rows))
+
+
+def measure(machine: Machine, size: ProfileSize = SIZE) -> StepSeconds:
+    return measure_steps(machine, size, machine.clock)
+
+
+def test_every_number_of_rows_and_tokens_is_measured_at_the_context() -> None:
+    machine = Machine()
+    measured = measure(machine)
+    assert measured == {
+        (rows, rows * tokens): pytest.approx(1e-3 * (rows + rows * tokens))
+        for rows in (1, 2, 4)
+        for tokens in (1, 2, 3, 4, 6)
+    }
+    for plan in machine.plans:
+        blocks = [block for row in plan.rows for block in row.blocks]
+        assert len(set(blocks)) == len(blocks)
+        assert max(blocks) < SIZE.num_blocks
+        assert {row.start for row in plan.rows} == {CONTEXT}
+
+
+@pytest.mark.parametrize(("num_blocks", "rows", "context"), [(40, {1, 2}, 256), (4, {1, 2, 4}, 10), (2, {1, 2}, 10)])
+def test_a_small_pool_has_shorter_contexts_and_then_fewer_rows(num_blocks: int, rows: set[int], context: int) -> None:
+    machine = Machine()
+    size = ProfileSize(max_rows=4, max_tokens=6, block_size=16, num_blocks=num_blocks, max_model_len=2048)
+    assert {r for r, _ in measure(machine, size)} >= rows
+    for plan in machine.plans:
+        assert max(block for row in plan.rows for block in row.blocks) < num_blocks
+        assert all(len(row.blocks) * 16 >= row.start + len(row.tokens) for row in plan.rows)
+    assert min(row.start for plan in machine.plans for row in plan.rows) <= context
+
+
+def test_a_slow_machine_measures_one_row_only() -> None:
+    machine = Machine(scale=1.0)
+    assert {rows for rows, _ in measure(machine)} == {1}
+    fast = Machine(scale=0.02)
+    measure(fast)
+    assert fast.now < 1.5 * BUDGET
+
+
+def test_a_step_that_fails_is_no_measurement() -> None:
+    class Broken(Machine):
+        def execute(self, plan: StepPlan) -> StepResult:
+            return StepResult(plan.step, tuple(RowResult(row.request_id, (), 0, error="NaN") for row in plan.rows))
+
+    with pytest.raises(EngineError, match="the model cannot compute a step: NaN"):
+        measure(Broken())
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_a_real_model_is_measured_and_answers_as_before(backend: str) -> None:
+    prompt = [(1, 2, 3, 1, 2)]
+    untouched, measured = TinyEngine(backend=backend), TinyEngine(backend=backend)
+    size = ProfileSize(max_rows=3, max_tokens=4, block_size=4, num_blocks=200, max_model_len=120)
+    assert set(measure_steps(measured.runner, size)) >= {(1, 1), (1, 4), (2, 8)}
+    params = SamplingParams(temperature=0.0, max_tokens=20)
+    assert measured.answer([(prompt[0], params)]) == untouched.answer([(prompt[0], params)])
+
+
+def test_what_was_measured_is_found_again(tmp_path: Path) -> None:
+    facts = {"model": "a", "threads": 2}
+    made: list[int] = []
+
+    def measure() -> StepSeconds:
+        made.append(1)
+        return {(1, 1): 0.5, (1, 2): 0.625}
+
+    assert load_or_measure(tmp_path / "new", facts, measure) == ({(1, 1): 0.5, (1, 2): 0.625}, "measured")
+    assert load_or_measure(tmp_path / "new", facts, measure) == ({(1, 1): 0.5, (1, 2): 0.625}, "measured earlier")
+    assert load_or_measure(tmp_path / "new", facts | {"threads": 1}, measure)[1] == "measured"
+    assert load_or_measure(None, facts, measure)[1] == "measured"
+    assert len(made) == 3
+    assert len(list((tmp_path / "new").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b'{"seconds": []}',
+        b'{"seconds": [[1, 1]]}',
+        b'{"seconds": [[2, 1, 0.5]]}',
+        b'{"seconds": [[1, 1, -0.5]]}',
+        b'{"seconds": [[1, 1, NaN]]}',
+        b'{"seconds": 5}',
+    ],
+)
+def test_a_broken_file_is_measured_anew(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / f"{profile_key({})}.json"
+    path.write_bytes(content)
+    assert load_or_measure(tmp_path, {}, lambda: {(1, 1): 0.25}) == ({(1, 1): 0.25}, "measured")
+    assert json.loads(path.read_text())["seconds"] == [[1, 1, 0.25]]
+
+
+def test_a_folder_that_cannot_be_written_to_is_no_obstacle(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert load_or_measure(blocked, {}, lambda: {(1, 1): 0.25}) == ({(1, 1): 0.25}, "measured")
