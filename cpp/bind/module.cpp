@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "bind/cpu_backend.h"
+#include "bind/sampler.h"
 #include "bind/strings.h"
 #include "hw/cpu_features.h"
 #include "kernels/convert.h"
@@ -51,6 +52,8 @@ void unpermute_rows(const InputBytes& src, const OutputBytes& out, std::size_t n
 }  // namespace
 
 NB_MODULE(_native, m) {
+    // A forked child that leaves by sys.exit frees nothing, and would print a report of it.
+    nb::set_leak_warnings(false);
     m.def("cpu_features", &slipstream::cpu_features);
     m.def(
         "f16_to_f32", [](const InputU16& src, const OutputF32& out) { convert(slipstream::f16_to_f32, src, out); },
@@ -60,5 +63,6 @@ NB_MODULE(_native, m) {
         "src"_a.noconvert(), "out"_a.noconvert());
     m.def("unpermute_rows", &unpermute_rows, "src"_a.noconvert(), "out"_a.noconvert(), "num_heads"_a);
     bind_cpu_backend(m);
+    bind_sampler(m);
     bind_strings(m);
 }

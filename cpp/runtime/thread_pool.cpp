@@ -1,5 +1,7 @@
 #include "runtime/thread_pool.h"
 
+#include <unistd.h>
+
 #include <chrono>
 
 namespace slipstream {
@@ -19,15 +21,24 @@ void ThreadPool::pause() {
 }
 
 ThreadPool::ThreadPool(int num_threads)
-    : num_threads_(num_threads), members_(std::make_unique<Member[]>(static_cast<std::size_t>(num_threads))) {
-    for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this, i] { member(i); });
+    : num_threads_(num_threads),
+      members_(std::make_unique<Member[]>(static_cast<std::size_t>(num_threads))),
+      shared_(std::make_unique<Shared>()),
+      process_(static_cast<int>(getpid())) {
+    for (int i = 1; i < num_threads; ++i) shared_->threads.emplace_back([this, i] { member(i); });
 }
 
 ThreadPool::~ThreadPool() {
+    if (forked()) {
+        static_cast<void>(shared_.release());
+        return;
+    }
     stopping_.store(true);
     publish(nullptr, nullptr);
-    for (std::thread& thread : threads_) thread.join();
+    for (std::thread& thread : shared_->threads) thread.join();
 }
+
+bool ThreadPool::forked() const { return num_threads_ > 1 && static_cast<int>(getpid()) != process_; }
 
 void ThreadPool::publish(Job job, void* context) {
     generation_.fetch_add(1, std::memory_order_seq_cst);
@@ -35,12 +46,16 @@ void ThreadPool::publish(Job job, void* context) {
     context_.store(context, std::memory_order_seq_cst);
     generation_.fetch_add(1, std::memory_order_seq_cst);
     if (idle_.load(std::memory_order_seq_cst) != 0) {
-        { const std::lock_guard<std::mutex> lock(idle_mutex_); }
-        idle_wake_.notify_all();
+        { const std::lock_guard<std::mutex> lock(shared_->idle_mutex); }
+        shared_->idle_wake.notify_all();
     }
 }
 
 void ThreadPool::run(Job job, void* context) {
+    if (forked()) {
+        for (int i = 0; i < num_threads_; ++i) job(context, i);
+        return;
+    }
     const std::lock_guard<std::mutex> caller(callers_);
     if (num_threads_ > 1) publish(job, context);
     job(context, 0);
@@ -51,13 +66,14 @@ void ThreadPool::run(Job job, void* context) {
 }
 
 void ThreadPool::share(Job job, void* context) {
+    if (forked()) return job(context, 0);
     const std::lock_guard<std::mutex> caller(callers_);
     if (num_threads_ > 1) publish(job, context);
     job(context, 0);
 }
 
 void ThreadPool::leave() {
-    if (num_threads_ == 1) return;
+    if (num_threads_ == 1 || forked()) return;
     const std::lock_guard<std::mutex> caller(callers_);
     publish(nullptr, nullptr);
     for (int i = 1; i < num_threads_; ++i) {
@@ -66,15 +82,15 @@ void ThreadPool::leave() {
 }
 
 void ThreadPool::sleep(bool (*done)(void*), void* context) {
-    std::unique_lock<std::mutex> lock(wait_mutex_);
+    std::unique_lock<std::mutex> lock(shared_->wait_mutex);
     waiting_.fetch_add(1, std::memory_order_seq_cst);
-    wait_wake_.wait(lock, [&] { return done(context); });
+    shared_->wait_wake.wait(lock, [&] { return done(context); });
     waiting_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 void ThreadPool::wake_sleepers() {
-    { const std::lock_guard<std::mutex> lock(wait_mutex_); }
-    wait_wake_.notify_all();
+    { const std::lock_guard<std::mutex> lock(shared_->wait_mutex); }
+    shared_->wait_wake.notify_all();
 }
 
 // The generation of a job that was not seen before.
@@ -90,9 +106,9 @@ std::uint32_t ThreadPool::next_job(std::uint32_t seen) {
             pause();
         }
     } while (std::chrono::steady_clock::now() < until);
-    std::unique_lock<std::mutex> lock(idle_mutex_);
+    std::unique_lock<std::mutex> lock(shared_->idle_mutex);
     idle_.fetch_add(1, std::memory_order_seq_cst);
-    idle_wake_.wait(lock, fresh);
+    shared_->idle_wake.wait(lock, fresh);
     idle_.fetch_sub(1, std::memory_order_seq_cst);
     return generation_.load(std::memory_order_seq_cst);
 }

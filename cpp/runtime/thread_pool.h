@@ -11,6 +11,7 @@
 namespace slipstream {
 
 // A team of threads: whoever calls `run` or `share` is member 0. Between jobs members spin for a moment and then sleep.
+// A fork copies the team without its members: in the child the caller does all the work, and nobody is waited for.
 class ThreadPool {
   public:
     using Job = void (*)(void* context, int thread);
@@ -62,6 +63,7 @@ class ThreadPool {
     void sleep(bool (*done)(void*), void* context);
     void wake_sleepers();
     void publish(Job job, void* context);
+    bool forked() const;
     void member(int thread);
     std::uint32_t next_job(std::uint32_t seen);
 
@@ -74,9 +76,15 @@ class ThreadPool {
     alignas(64) std::atomic<int> idle_{0}, waiting_{0};
     std::atomic<int> stalled_{-1}, stall_microseconds_{0};
     std::atomic<bool> stopping_{false};
-    std::mutex callers_, idle_mutex_, wait_mutex_;
-    std::condition_variable idle_wake_, wait_wake_;
-    std::vector<std::thread> threads_;
+    std::mutex callers_;
+    // What members hold or wait on. In a forked child it is never freed: destroying it would wait for them.
+    struct Shared {
+        std::mutex idle_mutex, wait_mutex;
+        std::condition_variable idle_wake, wait_wake;
+        std::vector<std::thread> threads;
+    };
+    std::unique_ptr<Shared> shared_;
+    const int process_;
 };
 
 }  // namespace slipstream

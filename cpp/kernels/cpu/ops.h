@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/matrix.h"
 #include "kernels/cpu/moe.h"
+#include "kernels/cpu/sampling.h"
 
 // The fused ops of a recorded program, as plain data. Every op is carried out by all threads together, piece by piece: a
 // piece is a range of the op's units (rows, blocks of weights, attention tasks), and one output is computed by one thread
@@ -215,6 +216,10 @@ struct KernelTable {
     void (*moe_gather)(const MoeOp&, const Step&, int first, int last);            // routed rows
     void (*moe_gated)(const MoeOp&, const Step&, int thread, int first, int last);  // slices
     void (*moe_down)(const MoeOp&, const Step&, int thread, int first, int last);   // blocks of the result
+    // One row of logits [n]; `scratch` [n].
+    Drawn (*draw)(const float* logits, int n, const DrawRow& row, Ranked* scratch);
+    Drawn (*draw_processed)(const double* logits, int n, const DrawRow& row, Ranked* scratch);
+    void (*logprob)(const float* logits, int n, LogprobRow& row, Ranked* scratch);
     // Ceilings; the first two return multiply-adds.
     std::int64_t (*spin_maddubs)(std::int64_t rounds, float* sink);
     std::int64_t (*spin_fma)(std::int64_t rounds, float* sink);

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.kernels.batch import ForwardBatch
+from slipstream.kernels.sampling import SamplingOps
 from slipstream.kernels.specs import ActivationKind, AttentionSpec, RopeTable
 from slipstream.kv.spec import KVSpec
 from slipstream.kv.storage import KVStorage
@@ -113,4 +114,8 @@ class Kernels:
     """Set by a backend that repacks matrices."""
 
     compile: Callable[[Callable[[ForwardBatch, KVStorage], Tensor], KVStorage], Callable[..., Tensor]] | None = None
-    """(model, kv): the same model, faster, for this `kv` alone. None: call the model as it is."""
+    """(model, kv): the same model, faster, for this `kv` alone. None: call the model as it is. Its result holds until
+    the next call."""
+
+    sampling: SamplingOps | None = None
+    """None: the definitions in NumPy are carried out as they are."""

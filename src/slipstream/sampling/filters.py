@@ -2,13 +2,15 @@
 
 Tokens are ranked by (logit descending, token id ascending); each filter keeps a prefix of that ranking, so ties are
 decided by the id and the result is one exact set. Order, as in vLLM: temperature, min-p, top-k, top-p.
-Probabilities are those after temperature. All arithmetic is float64.
+Probabilities are those after temperature. All arithmetic is float64, exponentials and sums as in `functions`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+from slipstream.sampling import functions
 
 Logits = NDArray[np.float64]  # [V]
 TokenIds = NDArray[np.int64]
@@ -47,7 +49,7 @@ def kept_tokens(scaled: Logits, *, top_k: int = 0, top_p: float = 1.0, min_p: fl
 
 def min_p_mask(scaled: Logits, min_p: float) -> NDArray[np.bool_]:
     """Tokens whose probability is at least min_p times the largest (arXiv 2407.01082). `scaled` has maximum 0."""
-    mask: NDArray[np.bool_] = np.exp(scaled) >= min_p
+    mask: NDArray[np.bool_] = functions.exp(scaled) >= min_p
     return mask
 
 
@@ -66,12 +68,12 @@ def top_p_ranked(values: Logits, top_p: float) -> TokenIds:
     """Nucleus (arXiv 1904.09751): indices of the shortest prefix of the ranking whose mass reaches top_p, best first.
 
     Exactly: with weights w = exp(values - max), the running sum of w in rank order first reaches top_p * sum(w),
-    the latter being NumPy's pairwise sum in index order; all, if rounding keeps it from doing so. Only as many of
+    the latter being `functions.total` in index order; all, if rounding keeps it from doing so. Only as many of
     the best are ranked as the mass needs; the outcome is that of ranking all.
     """
     size = len(values)
-    weights = np.exp(values - values.max())
-    target = top_p * weights.sum()
+    weights = functions.exp(values - values.max())
+    target = top_p * functions.total(weights)
     count = min(_FIRST_CANDIDATES, size)
     while True:
         ranked = top_ranked(values, count)

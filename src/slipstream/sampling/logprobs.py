@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import RequestError
+from slipstream.sampling import functions
 from slipstream.sampling.filters import top_ranked
 
 
@@ -32,7 +33,8 @@ def token_logprob(logits: NDArray[np.float32], token_id: int, num_top: int) -> T
         raise RequestError(f"token id {token_id} is not in the vocabulary of {len(logits)}.")
     peak = float(finite_maximum(logits))
     values = logits.astype(np.float64)
-    log_total = peak + float(np.log(np.exp(values - peak).sum()))
+    mass = functions.total(functions.exp(values - peak))
+    log_total = peak + float(functions.log(np.array([mass]))[0])
     chosen = values[token_id]
     rank = 1 + int(np.count_nonzero(values > chosen)) + int(np.count_nonzero(values[:token_id] == chosen))
     top = tuple((int(i), float(values[i]) - log_total) for i in top_ranked(values, num_top))

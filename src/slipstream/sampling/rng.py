@@ -14,6 +14,8 @@ import secrets
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.sampling import functions
+
 UInt64Array = NDArray[np.uint64]
 
 GUMBEL_DOMAIN = 0x47554D42  # separates this use of the generator from any later one
@@ -49,7 +51,7 @@ def gumbel(seed: int, position: int, tokens: int | NDArray[np.integer]) -> NDArr
 
     tokens: the vocabulary size V (noise for ids 0 .. V - 1) or an array of ids [N]; the value for an id is the
     same either way. With x the 32-bit word of that id, u = (x + 0.5) / 2**32 and the noise is -log(-log(u)),
-    in float64; it lies between -3.2 and 22.9. Raises ValueError for a seed or position outside 0 .. 2**64 - 1.
+    in float64, the logarithm being that of `functions`; it lies between -3.2 and 22.9. Raises ValueError for a seed or position outside 0 .. 2**64 - 1.
     """
     if not 0 <= seed <= _MASK_64 or not 0 <= position <= _MASK_64:
         raise ValueError(f"seed {seed} and position {position} must be in 0 .. 2**64 - 1.")
@@ -60,8 +62,7 @@ def gumbel(seed: int, position: int, tokens: int | NDArray[np.integer]) -> NDArr
         ids = tokens.astype(np.uint64)
         words = _words(seed, position, ids >> np.uint64(2))[np.arange(len(ids)), ids & np.uint64(3)]
     uniform = (words.astype(np.float64) + 0.5) / 2.0**32
-    noise: NDArray[np.float64] = -np.log(-np.log(uniform))
-    return noise
+    return -functions.log(-functions.log(uniform))
 
 
 def _words(seed: int, position: int, block: UInt64Array) -> UInt64Array:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from slipstream._native import PackedMatrix, Program, ThreadPool, ceilings, kernel_sets
+from slipstream._native import PackedMatrix, Program, Sampler, ThreadPool, ceilings, kernel_sets
 
-__all__ = ["PackedMatrix", "Program", "ThreadPool", "ceilings", "kernel_sets"]
+__all__ = ["PackedMatrix", "Program", "Sampler", "ThreadPool", "ceilings", "kernel_sets"]

@@ -12,7 +12,7 @@ from slipstream.errors import ConfigError
 from slipstream.kernels.batch import ForwardBatch
 from slipstream.kernels.cpu import graph
 from slipstream.kernels.cpu.graph import LOGITS, Node
-from slipstream.kernels.cpu.native import ThreadPool, kernel_sets
+from slipstream.kernels.cpu.native import Sampler, ThreadPool, kernel_sets
 from slipstream.kernels.cpu.record import RecordedModel, evaluate
 from slipstream.kernels.cpu.weights import (
     CpuMatrix,
@@ -26,6 +26,7 @@ from slipstream.kernels.cpu.weights import (
     packed_layout,
     to_packed,
 )
+from slipstream.kernels.sampling import SamplingOps
 from slipstream.kernels.specs import ActivationKind, AttentionSpec
 from slipstream.kernels.table import Kernels, PackedForms
 from slipstream.kv.storage import KVStorage
@@ -57,6 +58,8 @@ def cpu_kernels(num_threads: int | None = None, *, instructions: str | None = No
     def to_numpy(x: Node | NDArray[np.float32]) -> NDArray[np.float32]:
         return evaluate(x, pool, chosen) if isinstance(x, Node) else x
 
+    sampler = Sampler(pool, chosen)
+
     def compile_model(model: Callable[[ForwardBatch, KVStorage], Node], kv: KVStorage) -> RecordedModel:
         return RecordedModel(model, kv, pool, chosen)
 
@@ -86,6 +89,7 @@ def cpu_kernels(num_threads: int | None = None, *, instructions: str | None = No
             from_bytes=from_packed,
         ),
         compile=compile_model,
+        sampling=SamplingOps(draw=sampler.draw, draw_processed=sampler.draw_processed, logprobs=sampler.logprobs),
     )
 
 

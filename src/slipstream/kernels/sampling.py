@@ -1,0 +1,33 @@
+"""What a backend may do for sampling: the definitions of the `sampling` room, carried out over whole batches of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+LogitsFault: TypeAlias = Literal["nan", "+inf", "-inf"]
+"""A NaN among the logits; a largest one that is +inf; or -inf, so that nothing can be drawn."""
+
+Draw: TypeAlias = tuple[float, int, float, float, int, int]
+"""temperature, top_k (0: off), top_p, min_p, seed, absolute index of the token to be drawn."""
+
+Logprob: TypeAlias = tuple[float, int, list[tuple[int, float]], str]
+"""log-probability of the token, its rank from 1, the best tokens with theirs, and a `LogitsFault` or ""."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOps:
+    """Exactly the tokens and numbers of the definitions in NumPy, from rows without or behind processors."""
+
+    draw: Callable[[NDArray[np.float32], Sequence[tuple[int, Draw]]], tuple[list[int], list[tuple[int, LogitsFault]]]]
+    """(logits [L, V], entries (row of the logits, draw)): a token per entry, and (entry, fault) of those without one."""
+
+    draw_processed: Callable[[NDArray[np.float64], Draw], tuple[int, str]]
+    """(scores [V] behind processors, draw): the token, and a `LogitsFault` or ""."""
+
+    logprobs: Callable[[NDArray[np.float32], Sequence[tuple[int, int, int]]], list[Logprob]]
+    """(logits [L, V], entries (row of the logits, token, number of best tokens wanted)): one answer per entry."""
