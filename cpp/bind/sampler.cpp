@@ -63,7 +63,7 @@ int checked_row(int row, std::size_t rows) {
 
 class Sampler {
   public:
-    Sampler(std::shared_ptr<slipstream::ThreadPool> pool, const std::string& kernels) : sampler_(kernels_by_name(kernels), std::move(pool)) {}
+    Sampler(std::shared_ptr<slipstream::ThreadPool> pool, const std::string& kernels) : sampler_(slipstream::kernels_by_name(kernels), std::move(pool)) {}
 
     // Tokens, -1 for a row with a fault; the faults by entry.
     std::pair<std::vector<std::int32_t>, std::vector<std::pair<int, std::string>>> draw(const Logits& logits, const std::vector<std::pair<int, Draw>>& draws) {

@@ -230,7 +230,7 @@ class Program:
 _Draw = tuple[float, int, float, float, int, int]  # temperature, top_k, top_p, min_p, seed, position
 
 class Sampler:
-    """Draws tokens from rows of logits: what slipstream.sampling defines, bit for bit. The team's threads share the rows.
+    """Draws tokens from rows of logits: what slipstream.sampling defines, bit for bit. The team's threads share rows.
 
     Raises ValueError for parameters without a meaning and IndexError for a row or token out of range.
     """
@@ -239,7 +239,7 @@ class Sampler:
     def draw(
         self, logits: NDArray[np.float32], draws: Sequence[tuple[int, _Draw]]
     ) -> tuple[list[int], list[tuple[int, Literal["nan", "+inf", "-inf"]]]]:
-        """draws: (row of `logits`, draw). A token for each, -1 for those that the second list names with their fault."""
+        """draws: (row of `logits`, draw). A token for each, -1 for those that the second list names with a fault."""
 
     def draw_processed(self, scores: NDArray[np.float64], draw: _Draw) -> tuple[int, str]:
         """The token, and "" or what is wrong with the scores [V]."""
@@ -247,4 +247,4 @@ class Sampler:
     def logprobs(
         self, logits: NDArray[np.float32], asked: Sequence[tuple[int, int, int]]
     ) -> list[tuple[float, int, list[tuple[int, float]], str]]:
-        """asked: (row of `logits`, token, number of best tokens wanted). (log-probability, rank, best tokens, fault)."""
+        """asked: (row of `logits`, token, number of best tokens wanted). (log-probability, rank, best ones, fault)."""

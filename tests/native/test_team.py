@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from transformers import LlamaConfig
@@ -76,3 +79,32 @@ def test_programs_of_one_team_take_turns(model: Model) -> None:
         expected = plain.step({"a": [token]})["a"]
         for runner in runners:
             np.testing.assert_array_equal(runner.step({"a": [token]})["a"], expected)
+
+
+def test_a_forked_child_computes_alone_and_ends() -> None:
+    code = """
+import os, sys
+import numpy as np
+from slipstream.kernels.cpu.native import PackedMatrix, Program, Sampler, ThreadPool, kernel_sets
+
+pool = ThreadPool(3)
+sampler = Sampler(pool, kernel_sets()[0])
+logits = np.eye(6, 50, dtype=np.float32)
+draws = [(i, (0.0, 0, 1.0, 0.0, 0, 0)) for i in range(6)]
+data = np.ones(64 * 64, np.float32).view(np.uint8)
+program = Program(pool, kernel_sets()[0])
+assert sampler.draw(logits, draws) == ([0, 1, 2, 3, 4, 5], [])
+child = os.fork()
+if child == 0:
+    assert sampler.draw(logits, draws) == ([0, 1, 2, 3, 4, 5], [])
+    matrix = PackedMatrix("F32", 64, 64, data, pool)
+    row = np.empty(64, np.float32)
+    matrix.unpack_row(63, row)
+    assert row.tolist() == [1.0] * 64
+    del program, sampler, pool
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert sampler.draw(logits, draws) == ([0, 1, 2, 3, 4, 5], [])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,4 +1,4 @@
-"""What a backend may do for sampling: the definitions of the `sampling` room, carried out over whole batches of rows."""
+"""What a backend may do for sampling: the definitions of the `sampling` room, carried out over batches of rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SamplingOps:
     """Exactly the tokens and numbers of the definitions in NumPy, from rows without or behind processors."""
 
     draw: Callable[[NDArray[np.float32], Sequence[tuple[int, Draw]]], tuple[list[int], list[tuple[int, LogitsFault]]]]
-    """(logits [L, V], entries (row of the logits, draw)): a token per entry, and (entry, fault) of those without one."""
+    """(logits [L, V], entries (row of the logits, draw)): a token per entry, and (entry, fault) where there is none."""
 
     draw_processed: Callable[[NDArray[np.float64], Draw], tuple[int, str]]
     """(scores [V] behind processors, draw): the token, and a `LogitsFault` or ""."""

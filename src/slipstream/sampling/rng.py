@@ -51,7 +51,8 @@ def gumbel(seed: int, position: int, tokens: int | NDArray[np.integer]) -> NDArr
 
     tokens: the vocabulary size V (noise for ids 0 .. V - 1) or an array of ids [N]; the value for an id is the
     same either way. With x the 32-bit word of that id, u = (x + 0.5) / 2**32 and the noise is -log(-log(u)),
-    in float64, the logarithm being that of `functions`; it lies between -3.2 and 22.9. Raises ValueError for a seed or position outside 0 .. 2**64 - 1.
+    in float64, the logarithm being that of `functions`; it lies between -3.2 and 22.9. Raises ValueError for a seed
+    or position outside 0 .. 2**64 - 1.
     """
     if not 0 <= seed <= _MASK_64 or not 0 <= position <= _MASK_64:
         raise ValueError(f"seed {seed} and position {position} must be in 0 .. 2**64 - 1.")
