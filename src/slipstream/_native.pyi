@@ -241,10 +241,12 @@ class Sampler:
     ) -> tuple[list[int], list[tuple[int, Literal["nan", "+inf", "-inf"]]]]:
         """draws: (row of `logits`, draw). A token for each, -1 for those that the second list names with a fault."""
 
-    def draw_processed(self, scores: NDArray[np.float64], draw: _Draw) -> tuple[int, str]:
+    def draw_processed(
+        self, scores: NDArray[np.float64], draw: _Draw
+    ) -> tuple[int, Literal["nan", "+inf", "-inf", ""]]:
         """The token, and "" or what is wrong with the scores [V]."""
 
     def logprobs(
         self, logits: NDArray[np.float32], asked: Sequence[tuple[int, int, int]]
-    ) -> list[tuple[float, int, list[tuple[int, float]], str]]:
+    ) -> list[tuple[float, int, list[tuple[int, float]], Literal["nan", "+inf", "-inf", ""]]]:
         """asked: (row of `logits`, token, number of best tokens wanted). (log-probability, rank, best ones, fault)."""

@@ -147,3 +147,26 @@ def test_half_is_exceeded_rather_than_the_context_shortened() -> None:
 def test_too_few_blocks_asked_for_are_named_as_the_reason(asked: bool) -> None:
     with pytest.raises(InsufficientMemoryError, match=r"num_blocks: 3 KV blocks were asked for, .* needs"):
         plan(num_blocks=3, max_model_len=2048, max_model_len_asked=asked)
+
+
+class TestTablesOfPositions:
+    """Rotation tables grow with the context, which the plan itself may shorten."""
+
+    def test_they_take_memory_from_the_blocks(self) -> None:
+        p = plan(bytes_per_position=1 << 10)
+        assert p.workspace == 11 * MIB
+        assert p.num_blocks == int((80 - 31) * MIB * 0.875) // 2048
+
+    @pytest.mark.parametrize("each", [0, 1, 512, 4000])
+    @pytest.mark.parametrize("total", [40, 50, 77])
+    def test_a_shortened_context_fits_with_its_tables(self, each: int, total: int) -> None:
+        p = plan(total=total * MIB, max_model_len=1 << 20, max_num_seqs=1, bytes_per_position=each)
+        assert p.max_model_len == p.num_tokens < 1 << 20
+        assert p.workspace == 10 * MIB + each * p.max_model_len
+        taken = p.kv_bytes + each * p.max_model_len
+        usable = int((int(total * MIB * 0.8) - 30 * MIB) * 0.875)
+        assert usable - 2048 - 16 * each < taken <= usable
+
+    def test_a_context_that_was_asked_for_is_refused_with_them(self) -> None:
+        with pytest.raises(InsufficientMemoryError, match=r"0\.51 GiB workspace"):
+            plan(max_model_len=1 << 20, bytes_per_position=512, max_model_len_asked=True)

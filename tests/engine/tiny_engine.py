@@ -141,7 +141,7 @@ class TinyEngine:
         forward = model if kernels.compile is None else kernels.compile(model, storage)
         grammars = GrammarCompiler(Characters(), model.config.vocab_size, eos)
         states = GrammarStates(grammars)
-        self.runner = Spy(ModelRunner(forward, storage, kernels.to_numpy, states))
+        self.runner = Spy(ModelRunner(forward, storage, kernels.to_numpy, states, kernels.sampling))
         proposer = None if drafts is None else drafts(states)
         scheduler = Scheduler(values, self.kv, policy=policy, cost_model=cost_model, proposer=proposer)  # type: ignore[arg-type]
         self.core = EngineCore(

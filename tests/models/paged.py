@@ -41,7 +41,7 @@ class PagedRunner:
     def step(self, rows: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray[Any, Any]]:
         """Every row's next tokens in one batch -> the logits of all of them, [tokens, vocab] per row."""
         batch = self._batch(rows)
-        logits = self._kernels.to_numpy(self._model(batch, self.kv))
+        logits = self._kernels.to_numpy(self._model(batch, self.kv)).copy()  # it holds until the next call
         assert logits.dtype == np.float32
         parts = np.split(logits, batch.query_start[1:-1])
         return dict(zip(rows, parts, strict=True))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.errors import RequestError
-from slipstream.sampling.logprobs import prompt_logprobs, token_logprob
+from slipstream.sampling.logprobs import token_logprob, token_logprobs
 
 from . import plain
 
@@ -43,13 +43,13 @@ def test_extreme_and_forbidden_logits() -> None:
 
 def test_prompt_tokens_one_row_each() -> None:
     logits = np.log(np.array([[0.25, 0.75], [0.5, 0.5]], dtype=np.float32))
-    first, second = prompt_logprobs(logits, [0, 1], 1)
+    first, second = token_logprobs(logits, [0, 1], 1)
     assert (first.token_id, first.rank, second.token_id, second.rank) == (0, 2, 1, 2)
     assert first.logprob == pytest.approx(math.log(0.25), rel=1e-6)
     assert first.top[0][0] == 1
     assert second.top[0][0] == 0
-    with pytest.raises(ValueError, match="2 rows of logits for 1 prompt tokens"):
-        prompt_logprobs(logits, [0], 1)
+    with pytest.raises(ValueError, match="2 rows of logits for 1 tokens"):
+        token_logprobs(logits, [0], 1)
 
 
 @pytest.mark.parametrize(

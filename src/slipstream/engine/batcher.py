@@ -2,50 +2,95 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import is_
+
 import numpy as np
 
-from slipstream.engine.plan import StepPlan
-from slipstream.kernels.batch import ForwardBatch
+from slipstream.engine.plan import PlanRow, StepPlan
+from slipstream.kernels.batch import ForwardBatch, Int32Array
 
 
 def build_batch(plan: StepPlan, block_size: int) -> ForwardBatch:
-    """The complete batch of `plan`, rows in plan order.
+    """The complete batch of `plan`; see `BatchBuilder.build`."""
+    return BatchBuilder(block_size).build(plan)
 
-    Raises ValueError if a row feeds no token, has too few blocks for its tokens, or wants more logits than it
-    feeds tokens: each is a scheduler defect that would otherwise show as wrong text.
-    """
-    rows = plan.rows
-    lengths = [len(row.tokens) for row in rows]
-    for row, length in zip(rows, lengths, strict=True):
-        end = row.start + length
-        if length == 0:
-            raise ValueError(f"row {row.request_id} feeds no token: logits come from fed positions only")
-        if len(row.blocks) * block_size < end:
-            raise ValueError(f"row {row.request_id} ends at {end} but owns {len(row.blocks)} blocks of {block_size}")
-        if not 0 <= row.num_logits <= length:
-            raise ValueError(f"row {row.request_id} wants {row.num_logits} logits of {length} tokens")
-    query_start = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum(lengths, out=query_start[1:])
-    num_tokens = int(query_start[-1])
-    block_table = np.full((len(rows), max((len(row.blocks) for row in rows), default=0)), -1, np.int32)
-    token_ids = np.empty(num_tokens, np.int32)
-    positions = np.empty(num_tokens, np.int32)
-    slots = np.empty(num_tokens, np.int32)
-    logits_rows: list[int] = []
-    for index, row in enumerate(rows):
-        first, last = int(query_start[index]), int(query_start[index + 1])
-        block_table[index, : len(row.blocks)] = row.blocks
-        token_ids[first:last] = row.tokens
-        at = np.arange(row.start, row.start + lengths[index], dtype=np.int32)
-        positions[first:last] = at
-        slots[first:last] = block_table[index, at // block_size] * block_size + at % block_size
-        logits_rows.extend(range(last - row.num_logits, last))
-    return ForwardBatch(
-        token_ids=token_ids,
-        positions=positions,
-        slots=slots,
-        query_start=query_start,
-        kv_len=np.array([row.start + len(row.tokens) for row in rows], np.int32),
-        block_table=block_table,
-        logits_rows=np.array(logits_rows, np.int32),
-    )
+
+class BatchBuilder:
+    """Remembers the block table that it made last: most rows of a step have the blocks that they had in the one before,
+    and turning long lists of blocks into arrays again and again would cost more with every token of context."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._blocks: list[tuple[int, ...]] = []
+        self._table = np.empty((0, 0), np.int32)
+        self._counting = np.zeros(1, np.int32)  # 0, 1, ...
+
+    def build(self, plan: StepPlan) -> ForwardBatch:
+        """The complete batch of `plan`, rows in plan order.
+
+        Raises ValueError if a row feeds no token, has too few blocks for its tokens, or wants more logits than it
+        feeds tokens: each is a scheduler defect that would otherwise show as wrong text.
+        """
+        rows, size = plan.rows, self._block_size
+        lengths = [len(row.tokens) for row in rows]
+        for row, length in zip(rows, lengths, strict=True):
+            if length == 0 or len(row.blocks) * size < row.start + length or not 0 <= row.num_logits <= length:
+                _refuse(row, size)
+        block_table = self._block_table([row.blocks for row in rows])
+        token_ids = np.array(list(chain.from_iterable([row.tokens for row in rows])), np.int32)
+        starts = np.array([row.start for row in rows], np.int32)
+        count = self._count_to(len(token_ids))
+        wanted = [row.num_logits for row in rows]
+        if len(token_ids) == len(rows):
+            slots = np.array([row.blocks[row.start // size] * size + row.start % size for row in rows], np.int32)
+            positions, query_start, kv_len = starts, count, starts + 1
+        else:
+            counts = np.array(lengths, np.int32)
+            query_start = np.zeros(len(rows) + 1, np.int32)
+            np.cumsum(counts, out=query_start[1:])
+            positions = count[:-1] - np.repeat(query_start[:-1] - starts, counts)
+            row_of = np.repeat(count[: len(rows)], counts)
+            slots = block_table[row_of, positions // size] * size + positions % size
+            kv_len = starts + counts
+        if sum(wanted) == len(token_ids):
+            logits_rows = count[:-1]
+        else:
+            ends = query_start[1:].tolist()
+            ranges = [range(end - n, end) for end, n in zip(ends, wanted, strict=True)]
+            logits_rows = np.array(list(chain.from_iterable(ranges)), np.int32)
+        return ForwardBatch(token_ids, positions, slots, query_start, kv_len, block_table, logits_rows)
+
+    def _count_to(self, last: int) -> Int32Array:
+        """0, 1, ..., last."""
+        if len(self._counting) <= last:
+            self._counting = np.arange(2 * last, dtype=np.int32)
+        return self._counting[: last + 1]
+
+    def _block_table(self, blocks: list[tuple[int, ...]]) -> Int32Array:
+        """[R, B], padded with -1; a new array unless it is the last one, since a batch never changes."""
+        last = self._table
+        if len(blocks) == len(self._blocks) and all(map(is_, blocks, self._blocks)):
+            return last
+        width = max([len(each) for each in blocks], default=0)
+        table = np.full((len(blocks), width), -1, np.int32)
+        kept_rows, kept_width = min(len(table), len(last)), min(width, last.shape[1])
+        table[:kept_rows, :kept_width] = last[:kept_rows, :kept_width]
+        for index, each in enumerate(blocks):
+            if index < kept_rows and each is self._blocks[index]:
+                continue
+            table[index, : len(each)] = each
+            table[index, len(each) :] = -1
+        self._blocks, self._table = blocks, table
+        return table
+
+
+def _refuse(row: PlanRow, block_size: int) -> None:
+    length = len(row.tokens)
+    if length == 0:
+        raise ValueError(f"row {row.request_id} feeds no token: logits come from fed positions only")
+    if len(row.blocks) * block_size < row.start + length:
+        raise ValueError(
+            f"row {row.request_id} ends at {row.start + length} but owns {len(row.blocks)} blocks of {block_size}"
+        )
+    raise ValueError(f"row {row.request_id} wants {row.num_logits} logits of {length} tokens")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from slipstream.engine.completion import Completion, TextAssembler
@@ -47,6 +46,21 @@ class _Totals:
                 self.accepted[position] += 1
 
 
+class _Recording:
+    """What happens inside happens as a whole, or the engine is broken."""
+
+    __slots__ = ("broken",)
+
+    def __init__(self) -> None:
+        self.broken = False
+
+    def __enter__(self) -> None:
+        self.broken = True
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.broken = error is not None
+
+
 class EngineCore:
     """Owns a scheduler and a runner; everything that happens to a request happens in `add`, `abort` or `step`.
 
@@ -86,7 +100,7 @@ class EngineCore:
         self._completions: dict[str, Completion] = {}  # unfinished, by scheduler request id
         self._children: dict[str, list[str]] = {}  # caller's request id -> scheduler request ids, unfinished
         self._totals = _Totals()
-        self._broken = False
+        self._recording = _Recording()
 
     @property
     def has_work(self) -> bool:
@@ -145,7 +159,7 @@ class EngineCore:
             )
             for index, each in enumerate(requests)
         ]
-        with self._recording():
+        with self._recording:
             self._children[request.request_id] = [each.id for each in requests]
             for each, completion in zip(requests, completions, strict=True):
                 self._completions[each.id] = completion
@@ -156,11 +170,11 @@ class EngineCore:
 
     def abort(self, request_id: str) -> list[OutputDelta]:
         """End every unfinished completion of the request; [] if there is none, or if the engine is broken."""
-        if self._broken:
+        if self._recording.broken:
             return []
         self._resume()
         names = list(self._children.get(request_id, ()))
-        with self._recording():
+        with self._recording:
             return self._deltas(self._scheduler.abort(name, self._clock()) for name in names)
 
     def step(self) -> list[OutputDelta]:
@@ -170,16 +184,16 @@ class EngineCore:
         """
         self._resume()
         started = self._clock()
-        with self._recording():
+        with self._recording:
             plan = self._scheduler.plan(started)
             if plan is None:
                 return self._deltas(self._scheduler.drain())
         try:
             result = self._runner.execute(plan)
         except Exception as error:  # noqa: BLE001  a runner may fail in any way; every caller of the step is told
-            with self._recording():
+            with self._recording:
                 return self._fail(plan, error)
-        with self._recording():
+        with self._recording:
             now = self._clock()
             if self._recorder is not None:
                 self._recorder.stepped(plan, started, now - started)
@@ -231,17 +245,10 @@ class EngineCore:
 
     def _resume(self) -> None:
         """Take back a step that was interrupted: nothing of it has been recorded, so its rows are planned again."""
-        if self._broken:
+        if self._recording.broken:
             raise EngineError("an exception struck while results were being recorded; the engine cannot go on.")
         if self._scheduler.in_flight is not None:
             self._scheduler.discard(self._scheduler.in_flight)
-
-    @contextmanager
-    def _recording(self) -> Iterator[None]:
-        """What happens inside happens as a whole, or the engine is broken."""
-        self._broken = True
-        yield
-        self._broken = False
 
     def _requests(self, request: GenerationRequest, now: float) -> list[Request]:
         where = f"request {request.request_id}"

@@ -53,21 +53,27 @@ class LinearCostModel:
         return self._margin
 
     def observe(self, num_tokens: int, num_rows: int, context: int, seconds: float) -> None:
-        x = self._features(num_tokens, num_rows, context)
+        # Written out: every step of the engine comes through here.
+        x0, x1, x2, x3 = self._features(num_tokens, num_rows, context)
         expected = self.estimate(num_tokens, num_rows, context)
         if expected is not None and expected > 0.0:
             exceeded = seconds / expected > self._margin * (1.0 + self._BAND)
             moved = self._margin + self._GAIN * (exceeded - self._EXCEEDED)
             self._margin = min(self._MAX_MARGIN, max(1.0, moved))
-        projected = [sum(p * value for p, value in zip(row, x, strict=True)) for row in self._inverse]
-        denominator = self._forgetting + sum(p * value for p, value in zip(projected, x, strict=True))
+        inverse = self._inverse
+        p0, p1, p2, p3 = projected = [a * x0 + b * x1 + c * x2 + d * x3 for a, b, c, d in inverse]
+        denominator = self._forgetting + p0 * x0 + p1 * x1 + p2 * x2 + p3 * x3
         gain = [p / denominator for p in projected]
-        error = seconds - sum(w * value for w, value in zip(self._weights, x, strict=True))
+        w0, w1, w2, w3 = self._weights
+        error = seconds - (w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3)
         self._weights = [w + g * error for w, g in zip(self._weights, gain, strict=True)]
-        trace = sum(self._inverse[i][i] for i in range(4))
+        trace = inverse[0][0] + inverse[1][1] + inverse[2][2] + inverse[3][3]
         # In a direction that is never excited forgetting would inflate the inverse without bound.
         shrink = self._forgetting if trace < 1e6 else 1.0
-        self._inverse = [[(self._inverse[i][j] - gain[i] * projected[j]) / shrink for j in range(4)] for i in range(4)]
+        self._inverse = [
+            [(a - g * p0) / shrink, (b - g * p1) / shrink, (c - g * p2) / shrink, (d - g * p3) / shrink]
+            for (a, b, c, d), g in zip(inverse, gain, strict=True)
+        ]
         self._observations += 1
 
     def estimate(self, num_tokens: int, num_rows: int, context: int) -> float | None:
@@ -86,6 +92,6 @@ class LinearCostModel:
         room = (objective / self._margin - base) / per_token
         return None if math.isinf(room) else max(self._min_chunk, int(room))
 
-    def _features(self, num_tokens: int, num_rows: int, context: int) -> tuple[float, ...]:
-        values = (1, num_tokens, num_rows, context)
-        return tuple(value * scale for value, scale in zip(values, self._SCALE, strict=True))
+    def _features(self, num_tokens: int, num_rows: int, context: int) -> tuple[float, float, float, float]:
+        constant, tokens, rows, length = self._SCALE
+        return constant, num_tokens * tokens, num_rows * rows, context * length

@@ -23,13 +23,16 @@ class Grants:
         return min(num_tokens, max(0, self.prompt_logits_left)) if request.lacks_prompt_logprobs else num_tokens
 
     def give(self, request: Request, num_tokens: int) -> None:
-        self._count(request, num_tokens)
+        self.left -= num_tokens
+        if request.params.prompt_logprobs is not None:
+            self._count_logits(request, num_tokens)
         self.tokens[request] = num_tokens
 
     def withdraw(self, request: Request) -> None:
-        self._count(request, -self.tokens.pop(request, 0))
+        num_tokens = self.tokens.pop(request, 0)
+        self.left += num_tokens
+        self._count_logits(request, -num_tokens)
 
-    def _count(self, request: Request, num_tokens: int) -> None:
-        self.left -= num_tokens
+    def _count_logits(self, request: Request, num_tokens: int) -> None:
         if request.lacks_prompt_logprobs:
             self.prompt_logits_left -= num_tokens

@@ -43,6 +43,7 @@ from slipstream.weights.summary import CheckpointSummary, summarize
 Progress = Callable[[int, int], None]  # (bytes done, bytes in all)
 
 FLOAT32_BYTES = 4
+SAMPLING_BYTES = 24  # per token id and thread: a candidate with its value and weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | N
     forward = model if kernels.compile is None else kernels.compile(model, kv)
     grammars = GrammarCompiler(tokenizer, plan.config.vocab_size, tokenizer.eos_token_ids)
     states = GrammarStates(grammars)
-    runner = ModelRunner(forward, kv, kernels.to_numpy, states)
+    runner = ModelRunner(forward, kv, kernels.to_numpy, states, kernels.sampling)
     drafting = make_drafts(
         plan.options,
         runner,
@@ -202,6 +203,7 @@ def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo
         max_model_len_asked=options.model.max_model_len is not None,
         num_blocks=effective.num_blocks,
         memory_utilization_asked=options.cache.memory_utilization is not None,
+        bytes_per_position=_rope_bytes(config),
     )
     effective, decisions = _with_memory(resolved, memory)
     require_working(active_features(effective, config))
@@ -238,12 +240,19 @@ def _activation_bytes(config: ModelConfig, backend: str) -> int:
     return FLOAT32_BYTES * (4 * config.hidden_size + heads + 3 * config.intermediate_size)
 
 
+def _rope_bytes(config: ModelConfig) -> int:
+    """Of one position in the rotation tables: cos and sin of every pair, for all layers and for the local ones."""
+    ropes = [config.rope] if config.local_rope is None else [config.rope, config.local_rope]
+    return sum(2 * FLOAT32_BYTES * (rope.rotary_dim // 2) for rope in ropes)
+
+
 def _workspace(config: ModelConfig, options: EffectiveOptions) -> int:
     """Activations of the largest step, and twice (for a copy) the logits of what runs and of prompt positions."""
     per_row = 1 if options.speculative == "off" else 1 + options.num_speculative_tokens
     sampled = min(options.max_num_seqs * per_row, options.max_num_batched_tokens)
     logits = 2 * FLOAT32_BYTES * (sampled + MAX_PROMPT_LOGITS) * config.vocab_size
-    return options.max_num_batched_tokens * _activation_bytes(config, options.backend) + logits
+    scratch = SAMPLING_BYTES * config.vocab_size * options.num_threads if options.backend == "cpu" else 0
+    return options.max_num_batched_tokens * _activation_bytes(config, options.backend) + logits + scratch
 
 
 def _with_memory(resolved: Resolved, memory: MemoryPlan) -> tuple[EffectiveOptions, tuple[Decision, ...]]:

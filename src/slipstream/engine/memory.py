@@ -95,12 +95,14 @@ def plan_memory(
     max_model_len_asked: bool = False,
     num_blocks: int | None = None,
     memory_utilization_asked: bool = True,
+    bytes_per_position: int = 0,
 ) -> MemoryPlan:
     """Divide memory. Pure: sizes in bytes go in, a plan comes out.
 
     total, free: of the device that holds the KV cache (`free` before the weights are loaded). workspace: the
     largest activations and scratch of one step. `max_model_len` counts as wish if derived from the model and is
     then lowered to what fits (see `MemoryPlan.max_model_len_why`); if asked for, it fits or this raises.
+    bytes_per_position: of tables with a row for each position of the context; they count as workspace.
     num_blocks: the blocks asked for; None: as many as fit and can be used, but with a memory_utilization that nobody
     asked for no more than half of the total.
 
@@ -113,7 +115,13 @@ def plan_memory(
     budget = int(total * memory_utilization)
     if free is not None:
         budget = min(budget, free)
-    fitting = max(0, int((budget - weights - workspace) * (1.0 - headroom)) // spec.bytes_per_block)
+    left = budget - weights - workspace
+    positions = max_model_len * bytes_per_position
+    fitting = max(0, int((left - positions) * (1.0 - headroom)) // spec.bytes_per_block)
+    if fitting < spec.blocks_for(max_model_len) and not max_model_len_asked and num_blocks is None:
+        # One sequence takes all blocks then, and no more positions than they have.
+        per_block = spec.bytes_per_block + bytes_per_position * spec.block_size
+        fitting = min(spec.blocks_for(max_model_len), max(0, int(left * (1.0 - headroom)) // per_block))
     if num_blocks is not None:
         if num_blocks > fitting:
             raise _too_many_blocks(spec, num_blocks, fitting)
@@ -125,7 +133,9 @@ def plan_memory(
         if effective_len < shortest and num_blocks is not None:
             raise _too_few_blocks(spec, num_blocks, shortest)
         if effective_len < shortest:
-            raise _insufficient(spec, budget, total, free, weights, workspace, headroom, shortest, fitting)
+            needed = workspace + shortest * bytes_per_position
+            raise _insufficient(spec, budget, total, free, weights, needed, headroom, shortest, fitting)
+    workspace += effective_len * bytes_per_position
     used = fitting
     bound: Bound = "memory" if num_blocks is None else "asked"
     if num_blocks is None:

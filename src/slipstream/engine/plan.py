@@ -46,7 +46,7 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(row.tokens) for row in self.rows)
+        return sum([len(row.tokens) for row in self.rows])
 
 
 @dataclass(frozen=True, slots=True)

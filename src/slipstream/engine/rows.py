@@ -23,7 +23,7 @@ def build_row(request: Request, num_tokens: int) -> PlanRow:
         request_id=request.id,
         tokens=tokens,
         start=request.computed,
-        blocks=tuple(request.blocks),
+        blocks=request.table.snapshot(),
         num_draft=num_draft,
         num_logits=num_tokens if request.lacks_prompt_logprobs else sampled,
         samples=samples,

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.engine.batcher import build_batch
+from slipstream.engine.batcher import BatchBuilder
 from slipstream.engine.plan import PlanRow, RowResult, StepPlan, StepResult, StepTiming
 from slipstream.errors import RequestError
 from slipstream.kernels.batch import ForwardBatch
+from slipstream.kernels.sampling import SamplingOps
 from slipstream.kernels.table import Tensor
 from slipstream.kv.storage import KVStorage
 from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.sampling.grammar.state import GrammarState
 from slipstream.sampling.grammar.states import GrammarStates
-from slipstream.sampling.logprobs import TokenLogprob, prompt_logprobs
+from slipstream.sampling.logprobs import TokenLogprob, token_logprobs
 from slipstream.sampling.sampler import SampledRow, SampleRow, sample_rows
 
 ForwardModel = Callable[[ForwardBatch, KVStorage], Tensor]
@@ -35,6 +37,7 @@ class ModelRunner:
     """Runs one model over one KV cache.
 
     `to_numpy` brings logits to the host as float32 [L, V]. Without `grammars` a row that has a grammar fails.
+    `sampling`: the backend's form of sampling.
     """
 
     def __init__(
@@ -43,8 +46,11 @@ class ModelRunner:
         kv: KVStorage,
         to_numpy: Callable[[Tensor], NDArray[np.float32]],
         grammars: GrammarStates | None = None,
+        sampling: SamplingOps | None = None,
     ) -> None:
         self._grammars = grammars
+        self._sampling = sampling
+        self._batches = BatchBuilder(kv.spec.block_size)
         self._model = model
         self._kv = kv
         self._to_numpy = to_numpy
@@ -52,22 +58,28 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """One forward pass over all rows. A row whose sampling fails gets `error`; the others are not affected."""
         started = perf_counter()
-        batch = build_batch(plan, self._kv.spec.block_size)
+        batch = self._batches.build(plan)
         built = perf_counter()
         logits = self._to_numpy(self._model(batch, self._kv))
         computed = perf_counter()
-        rows = _sample(plan, logits, self._grammars)
+        rows = _sample(plan, logits, self._grammars, self._sampling)
         timing = StepTiming(built - started, computed - built, perf_counter() - computed)
         return StepResult(plan.step, rows, timing)
 
 
-def _sample(plan: StepPlan, logits: NDArray[np.float32], grammars: GrammarStates | None) -> tuple[RowResult, ...]:
+def _sample(
+    plan: StepPlan, logits: NDArray[np.float32], grammars: GrammarStates | None, ops: SamplingOps | None
+) -> tuple[RowResult, ...]:
     """Split logits [L, V] into the rows' own, sample those that want it, add prompt log-probabilities."""
-    ends = np.cumsum([row.num_logits for row in plan.rows]).tolist()
-    sampling = [(row, end) for row, end in zip(plan.rows, ends, strict=True) if row.samples]
-    needed = np.concatenate([np.arange(end - 1 - row.num_draft, end) for row, end in sampling] or [np.empty(0, int)])
-    wanted = logits if len(needed) == len(logits) else logits[needed.astype(np.intp)]
-    sampled = iter(sample_rows(wanted, [_sample_row(row, grammars) for row, _ in sampling]))
+    ends = list(accumulate([row.num_logits for row in plan.rows]))
+    needed = [
+        at
+        for row, end in zip(plan.rows, ends, strict=True)
+        if row.samples
+        for at in range(end - 1 - row.num_draft, end)
+    ]
+    wanted = logits if len(needed) == len(logits) else logits[np.array(needed, np.intp)]
+    sampled = iter(sample_rows(wanted, [_sample_row(row, grammars) for row in plan.rows if row.samples], ops))
     results = []
     for row, end in zip(plan.rows, ends, strict=True):
         drawn = next(sampled) if row.samples else SampledRow(tokens=(), accepted=0)
@@ -75,7 +87,7 @@ def _sample(plan: StepPlan, logits: NDArray[np.float32], grammars: GrammarStates
         prompt: tuple[TokenLogprob, ...] = ()
         if row.sampling.params.prompt_logprobs is not None and error is None:
             try:
-                prompt = _prompt_logprobs(row, logits[end - row.num_logits : end])
+                prompt = _prompt_logprobs(row, logits[end - row.num_logits : end], ops)
             except RequestError as failure:
                 error = str(failure)
         results.append(
@@ -97,11 +109,11 @@ def _grammar(grammars: GrammarStates | None, row: PlanRow, spec: GrammarSpec) ->
     return grammars.at(row.request_id, spec, row.sampling.output)
 
 
-def _prompt_logprobs(row: PlanRow, logits: NDArray[np.float32]) -> tuple[TokenLogprob, ...]:
+def _prompt_logprobs(row: PlanRow, logits: NDArray[np.float32], ops: SamplingOps | None) -> tuple[TokenLogprob, ...]:
     """For each logits position p of the row whose next token is still in the prompt: that token's log-probability."""
     num_top = row.sampling.params.prompt_logprobs
     assert num_top is not None
     first = row.start + len(row.tokens) - len(logits)
     count = max(0, min(len(logits), row.sampling.num_prompt_tokens - 1 - first))
     targets = row.sampling.history[first + 1 : first + 1 + count]
-    return prompt_logprobs(logits[:count], targets, num_top)
+    return token_logprobs(logits[:count], targets, num_top, ops)

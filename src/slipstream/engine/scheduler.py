@@ -59,6 +59,7 @@ class Scheduler:
         self._watermark = watermark_blocks(kv.num_blocks, settings.watermark)
         self._requests: dict[str, Request] = {}  # unfinished, and finished ones of the step in flight
         self._running: dict[Request, None] = {}
+        self._ranked: list[Request] | None = None  # what runs, by rank; None: not known
         self._forks = Forks(kv)
         self._deadlines = Deadlines(self._cost_model, self._queue.rates)
         self._updates: list[RequestUpdate] = []
@@ -158,7 +159,7 @@ class Scheduler:
         self._limit.observe(self._step, len(self._running), grants.preempted)
         for request in grants.tokens:
             request.last_step = self._step
-        plan = StepPlan(self._step, tuple(build_row(request, n) for request, n in grants.tokens.items()))
+        plan = StepPlan(self._step, tuple([build_row(request, n) for request, n in grants.tokens.items()]))
         self._in_flight, self._planned_at = plan, now
         return plan
 
@@ -168,9 +169,11 @@ class Scheduler:
         Requests are admitted only into budget that is left, so no more run than the budget has tokens. Each decode
         gets one; drafts get what is spare after a token for everybody, in turns if that is too little for all.
         """
-        decodes = sorted((r for r in self._running if r.decoding), key=self._rank)
-        prefills = sorted((r for r in self._running if not r.decoding), key=self._rank)
-        scarce = sum(r.pending for r in decodes) + len(prefills) > grants.left
+        if self._ranked is None:
+            self._ranked = sorted(self._running, key=self._rank)
+        decodes = [r for r in self._ranked if r.decoding]
+        prefills = [r for r in self._ranked if not r.decoding] if len(decodes) < len(self._ranked) else []
+        scarce = len(self._ranked) + sum([len(r.draft) for r in decodes]) > grants.left
         turn = self._step % len(decodes) if scarce and decodes else 0
         others = len(self._running)
         for request in decodes[turn:] + decodes[:turn]:
@@ -212,6 +215,9 @@ class Scheduler:
 
         Passed over: children whose parent is not ready, and what wants prompt logits when the step has enough of them.
         """
+        if len(self._queue) == 0:
+            self._queue.rates.observe(now, 0, 0, 0)
+            return
         limit = min(self.settings.max_num_seqs, self._limit.limit)
         blocked = self._forks.waiting()
         # What running prompts still need: without it two long prompts would be admitted that then fight for blocks.
@@ -265,6 +271,7 @@ class Scheduler:
             request.protected |= now - request.arrival > self.settings.max_wait
         request.status = RequestStatus.RUNNING
         self._running[request] = None
+        self._ranked = None
         self._forks.started(request)
 
     def _preempt(self, request: Request, grants: Grants) -> None:
@@ -272,6 +279,7 @@ class Scheduler:
         grants.preempted += 1
         self._preempted += 1
         del self._running[request]
+        self._ranked = None
         self.kv.release(request)
         request.computed = 0
         request.draft = ()
@@ -297,7 +305,7 @@ class Scheduler:
             raise EngineError(f"the result of step {result.step} does not answer the step in flight.")
         self._in_flight = None
         elapsed = result.timing.build + result.timing.forward + result.timing.sample
-        context = sum(row.start + len(row.tokens) for row in plan.rows)
+        context = sum([row.start + len(row.tokens) for row in plan.rows])
         elapsed = max(elapsed, now - self._planned_at)
         self._cost_model.observe(plan.num_tokens, len(plan.rows), context, elapsed)
         self.proposer.observe_step(plan, elapsed)
@@ -366,6 +374,8 @@ class Scheduler:
 
     def _draft(self, requests: list[Request]) -> None:
         for request, draft in zip(requests, self.proposer.propose(requests), strict=True):
+            if not draft:
+                continue  # there is none any more: the last one was taken back when its answer came
             room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
             request.draft = tuple(draft[:room])
 
@@ -375,6 +385,7 @@ class Scheduler:
         request.draft = ()
         self.proposer.release(request)
         self._running.pop(request, None)
+        self._ranked = None
         self._deadlines.forget(request)
         self._queue.shares.leave(request.tenant)
         if request in self._queue:
@@ -389,9 +400,11 @@ class Scheduler:
         del self._requests[request.id]
 
     def _expire(self, now: float) -> None:
+        if not self._deadlines:
+            return
         for request in self._deadlines.expired(now):
             self._late(request, now)
-        hit_rate = self.kv.usage().hit_rate if self._deadlines else 0.0
+        hit_rate = self.kv.usage().hit_rate
         for request in self._deadlines.hopeless(now, self._running, self._queue, hit_rate):
             self._late(request, now)
 

@@ -15,7 +15,7 @@ LogitsFault: TypeAlias = Literal["nan", "+inf", "-inf"]
 Draw: TypeAlias = tuple[float, int, float, float, int, int]
 """temperature, top_k (0: off), top_p, min_p, seed, absolute index of the token to be drawn."""
 
-Logprob: TypeAlias = tuple[float, int, list[tuple[int, float]], str]
+Logprob: TypeAlias = tuple[float, int, list[tuple[int, float]], LogitsFault | Literal[""]]
 """log-probability of the token, its rank from 1, the best tokens with theirs, and a `LogitsFault` or ""."""
 
 
@@ -26,7 +26,7 @@ class SamplingOps:
     draw: Callable[[NDArray[np.float32], Sequence[tuple[int, Draw]]], tuple[list[int], list[tuple[int, LogitsFault]]]]
     """(logits [L, V], entries (row of the logits, draw)): a token per entry, and (entry, fault) where there is none."""
 
-    draw_processed: Callable[[NDArray[np.float64], Draw], tuple[int, str]]
+    draw_processed: Callable[[NDArray[np.float64], Draw], tuple[int, LogitsFault | Literal[""]]]
     """(scores [V] behind processors, draw): the token, and a `LogitsFault` or ""."""
 
     logprobs: Callable[[NDArray[np.float32], Sequence[tuple[int, int, int]]], list[Logprob]]

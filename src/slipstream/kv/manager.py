@@ -22,6 +22,13 @@ class BlockTable:
     nodes: list[PrefixNode] = field(default_factory=list)  # of the committed blocks
     cacheable: bool = True  # False after a digest collision
     era: int = 0  # how often the cache had been reset when the first block was given
+    _snapshot: tuple[int, ...] = ()
+
+    def snapshot(self) -> tuple[int, ...]:
+        """`blocks` as they are; the same object until they change."""
+        if len(self._snapshot) != len(self.blocks):  # blocks are only appended, or all released
+            self._snapshot = tuple(self.blocks)
+        return self._snapshot
 
 
 class KVSequence(Protocol):
@@ -129,6 +136,8 @@ class KVManager:
         False, and nothing changed, if fewer than `keep_free` blocks would stay free. The caller then sets
         `computed` to `hit.num_tokens`.
         """
+        if hit is None and keep_free == 0 and 0 < upto <= len(seq.table.blocks) * self.block_size:
+            return True
         nodes = self._valid(seq, hit)
         needed = max(0, self.blocks_for(upto) - len(seq.table.blocks) - len(nodes))
         revived = sum(self._pool.refs(node.block) == 0 for node in nodes)
@@ -203,6 +212,7 @@ class KVManager:
             self._cached += cached and self._pool.refs(block) == 0
         table.blocks.clear()
         table.nodes.clear()
+        table._snapshot = ()
         self._version += 1
 
     def reset_prefix_cache(self) -> None:

@@ -17,6 +17,8 @@ from slipstream.kernels.specs import RopeTable
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
 Float64Array = NDArray[np.float64]
 
+_POSITIONS_AT_ONCE = 1024  # in float64, which all together would take four times the table
+
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
@@ -55,13 +57,14 @@ class RopeConfig:
 
 def rope_table(config: RopeConfig, max_position: int) -> RopeTable:
     """cos and sin of the positions 0 ... max_position - 1."""
-    angles = np.arange(max_position, dtype=np.float64)[:, None] * frequencies(config)[None, :]
-    factor = config.attention_factor
-    return RopeTable(
-        cos=(np.cos(angles) * factor).astype(np.float32),
-        sin=(np.sin(angles) * factor).astype(np.float32),
-        interleaved=config.interleaved,
-    )
+    each, factor = frequencies(config), config.attention_factor
+    cos, sin = (np.empty((max_position, len(each)), np.float32) for _ in range(2))
+    for start in range(0, max_position, _POSITIONS_AT_ONCE):
+        stop = min(start + _POSITIONS_AT_ONCE, max_position)
+        angles = np.arange(start, stop, dtype=np.float64)[:, None] * each[None, :]
+        cos[start:stop] = np.cos(angles) * factor
+        sin[start:stop] = np.sin(angles) * factor
+    return RopeTable(cos=cos, sin=sin, interleaved=config.interleaved)
 
 
 def frequencies(config: RopeConfig) -> Float64Array:

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import RequestError
+from slipstream.kernels.sampling import Draw, SamplingOps
 from slipstream.sampling.filters import kept_tokens, scale_by_temperature
-from slipstream.sampling.logprobs import TokenLogprob, finite_maximum, token_logprob
+from slipstream.sampling.logprobs import TokenLogprob, finite_maximum, logits_fault, token_logprobs
 from slipstream.sampling.params import SamplingParams
 from slipstream.sampling.processors import apply_processors, needs_processing
 from slipstream.sampling.rng import gumbel
@@ -74,23 +75,29 @@ class SampledRow:
     complete: bool = False  # the grammar allows nothing after the last token
 
 
-def sample_rows(logits: NDArray[np.float32], rows: Sequence[SampleRow]) -> list[SampledRow]:
+def sample_rows(
+    logits: NDArray[np.float32], rows: Sequence[SampleRow], ops: SamplingOps | None = None
+) -> list[SampledRow]:
     """Sample or verify every row.
 
     logits: float32 [L, V], L = sum of 1 + len(draft_tokens), in the order of `rows`; left unchanged. Logits i of a
     row predict the token at first_position + i. A row that cannot be sampled (NaN or infinite logits, every token
-    forbidden, a token id outside the vocabulary) gets an `error`; the others are not affected.
-    Raises ValueError if L does not fit the rows.
+    forbidden, a token id outside the vocabulary) gets an `error`; the others are not affected. `ops`: a backend's form
+    of what follows, which gives the same tokens. Raises ValueError if L does not fit the rows.
     """
-    wanted = sum(1 + len(row.draft_tokens) for row in rows)
+    wanted = len(rows) + sum([len(row.draft_tokens) for row in rows])
     if logits.ndim != 2 or len(logits) != wanted or (wanted and logits.shape[1] == 0):
         raise ValueError(f"logits of shape {logits.shape} for rows that need [{wanted}, V].")
+    drawn = {} if ops is None else _draw_unprocessed(logits, rows, ops)
     results: list[SampledRow] = []
     start = 0
     for row in rows:
         end = start + 1 + len(row.draft_tokens)
         try:
-            results.append(_sample_row(logits[start:end], row))
+            if start in drawn:
+                results.append(_verify(logits, start, row, drawn, ops))
+            else:
+                results.append(_sample_row(logits[start:end], row, ops))
         except RequestError as error:
             results.append(SampledRow(tokens=(), accepted=0, error=str(error)))
         start = end
@@ -104,6 +111,7 @@ def sample_token(
     position: int,
     accepted_drafts: tuple[int, ...] = (),
     grammar: Grammar | None = None,
+    ops: SamplingOps | None = None,
 ) -> int:
     """The token at absolute index `position`. Raises RequestError if there is none.
 
@@ -127,6 +135,10 @@ def sample_token(
         scores = np.where(grammar.allowed(scores, context, position=position), scores, -np.inf)
         if scores.max() == -np.inf:
             raise RequestError(f"grammar and sampling parameters together forbid every token at position {position}.")
+    if ops is not None:
+        processed = np.ascontiguousarray(scores, np.float64)
+        token, _ = ops.draw_processed(processed, _draw_of(context, position))
+        return token
     if params.greedy:
         return int(scores.argmax())
     scaled = scale_by_temperature(scores, params.temperature)
@@ -137,11 +149,60 @@ def sample_token(
     return int(kept[(scaled[kept] + gumbel(context.seed, position, kept)).argmax()])
 
 
-def _sample_row(logits: NDArray[np.float32], row: SampleRow) -> SampledRow:
+def _draw_of(context: RowContext, position: int) -> Draw:
+    params = context.params
+    return params.temperature, params.top_k, params.top_p, params.min_p, context.seed, position
+
+
+def _draw_unprocessed(
+    logits: NDArray[np.float32], rows: Sequence[SampleRow], ops: SamplingOps
+) -> dict[int, int | RequestError]:
+    """By row of the logits: what is drawn there, for all positions of the rows that nothing processes."""
+    entries: list[tuple[int, Draw]] = []
+    start = 0
+    for row in rows:
+        context, position = row.context, row.first_position
+        count = 1 + len(row.draft_tokens)
+        if row.grammar is None and not needs_processing(
+            context.params, position=position, num_prompt_tokens=context.num_prompt_tokens
+        ):
+            for i in range(count):
+                entries.append((start + i, _draw_of(context, position + i)))
+        start += count
+    if not entries:
+        return {}
+    tokens, faults = ops.draw(logits, entries)
+    drawn: dict[int, int | RequestError] = {at: token for (at, _), token in zip(entries, tokens, strict=True)}
+    for index, fault in faults:
+        drawn[entries[index][0]] = logits_fault(fault)
+    return drawn
+
+
+def _verify(
+    logits: NDArray[np.float32],
+    start: int,
+    row: SampleRow,
+    drawn: dict[int, int | RequestError],
+    ops: SamplingOps | None,
+) -> SampledRow:
+    """The row's result from what was drawn at all of its positions."""
+    tokens: list[int] = []
+    for i in range(1 + len(row.draft_tokens)):
+        token = drawn[start + i]
+        if isinstance(token, RequestError):
+            raise token
+        tokens.append(token)
+        if i < len(row.draft_tokens) and token != row.draft_tokens[i]:
+            break
+    num_top = row.context.params.logprobs
+    logprobs = () if num_top is None else token_logprobs(logits[start : start + len(tokens)], tokens, num_top, ops)
+    return SampledRow(tuple(tokens), len(tokens) - 1, logprobs)
+
+
+def _sample_row(logits: NDArray[np.float32], row: SampleRow, ops: SamplingOps | None) -> SampledRow:
     num_top = row.context.params.logprobs
     grammar = None if row.grammar is None else row.grammar()
     tokens: list[int] = []
-    logprobs: list[TokenLogprob] = []
     for i, row_logits in enumerate(logits):
         token = sample_token(
             row_logits,
@@ -149,13 +210,13 @@ def _sample_row(logits: NDArray[np.float32], row: SampleRow) -> SampledRow:
             position=row.first_position + i,
             accepted_drafts=row.draft_tokens[:i],
             grammar=grammar,
+            ops=ops,
         )
         tokens.append(token)
         if grammar is not None:
             grammar.advance((token,))
-        if num_top is not None:
-            logprobs.append(token_logprob(row_logits, token, num_top))
         if i < len(row.draft_tokens) and (token != row.draft_tokens[i] or (grammar is not None and grammar.finished)):
             break
     complete = grammar is not None and grammar.finished
-    return SampledRow(tuple(tokens), len(tokens) - 1, tuple(logprobs), complete=complete)
+    logprobs = () if num_top is None else token_logprobs(logits[: len(tokens)], tokens, num_top, ops)
+    return SampledRow(tuple(tokens), len(tokens) - 1, logprobs, complete=complete)

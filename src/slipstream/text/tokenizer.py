@@ -63,6 +63,7 @@ class Tokenizer:
         self._special_ids = frozenset(special_ids)
         self._bos_token_id = bos_token_id
         self._eos_token_ids = tuple(dict.fromkeys(eos_token_ids))
+        self._token_bytes: dict[int, bytes] = {}  # of those that were asked for
         self._prefix_ids = list(prefix_ids)
         self._suffix_ids = list(suffix_ids)
         self._chat_templates = MappingProxyType(dict(chat_templates or {}))
@@ -178,10 +179,12 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Raw bytes of one token; empty for an id without a token. They need not be whole characters."""
-        piece = self.id_to_token(token_id)
-        if piece is None:
-            return b""
-        return self._scheme.to_bytes(piece, added=token_id in self._added)
+        known = self._token_bytes.get(token_id)
+        if known is None:
+            piece = self.id_to_token(token_id)
+            known = b"" if piece is None else self._scheme.to_bytes(piece, added=token_id in self._added)
+            self._token_bytes[token_id] = known
+        return known
 
     def id_to_token(self, token_id: int) -> str | None:
         """The piece as the vocabulary spells it, or None if no token has this id."""

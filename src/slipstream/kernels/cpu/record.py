@@ -33,12 +33,24 @@ class RecordedModel:
         self._result = lower(Graph(output), self.program)
         self._columns = output.columns
         self._domain = output.domain
+        self._logits = np.empty((0, output.columns), np.float32)
 
     def __call__(self, batch: ForwardBatch, kv: KVStorage) -> Floats:
-        """Raises ValueError for another `kv`, and when an index of the batch is out of range."""
+        """Raises ValueError for another `kv`, and when an index of the batch is out of range.
+
+        Where the program writes logits itself, the next call overwrites them: a new array of this size would be new
+        pages from the system at every step.
+        """
         if kv is not self._kv:
             raise ValueError("a recorded model runs over the KV cache that it was recorded with")
-        return _run(self.program, self._result, self._columns, self._domain, batch)
+        if self._result is not None:
+            return _run(self.program, self._result, self._columns, self._domain, batch)
+        count = len(batch.logits_rows)
+        if len(self._logits) < count:
+            self._logits = np.empty((count, self._columns), np.float32)
+        logits = self._logits[:count]
+        _step(self.program, batch, logits)
+        return logits
 
 
 def evaluate(output: Node, pool: ThreadPool, instructions: str) -> Floats:
@@ -50,6 +62,15 @@ def evaluate(output: Node, pool: ThreadPool, instructions: str) -> Floats:
 def _run(program: Program, result: int | None, columns: int, domain: int, batch: ForwardBatch) -> Floats:
     """`result` is the buffer to copy from; None when the program writes its output itself."""
     logits = np.empty((len(batch.logits_rows), columns if result is None else 0), np.float32)
+    _step(program, batch, logits)
+    if result is None:
+        return logits
+    out = np.empty((len(batch.logits_rows) if domain == LOGITS else batch.num_tokens, columns), np.float32)
+    program.copy_rows(result, out)
+    return out
+
+
+def _step(program: Program, batch: ForwardBatch, logits: Floats) -> None:
     program.run(
         batch.token_ids,
         batch.positions,
@@ -60,11 +81,6 @@ def _run(program: Program, result: int | None, columns: int, domain: int, batch:
         batch.logits_rows,
         logits,
     )
-    if result is None:
-        return logits
-    out = np.empty((len(batch.logits_rows) if domain == LOGITS else batch.num_tokens, columns), np.float32)
-    program.copy_rows(result, out)
-    return out
 
 
 def _any_batch(block_size: int) -> ForwardBatch:
