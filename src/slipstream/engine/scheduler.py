@@ -20,6 +20,7 @@ from slipstream.engine.plan import PlanRow, RowResult, StepPlan, StepResult
 from slipstream.engine.queue import FirstComeFirstServed, QueuePolicy, WaitingQueue
 from slipstream.engine.request import FinishReason, Request, RequestStatus
 from slipstream.engine.rows import build_row, check_answer
+from slipstream.engine.running import RunningSet
 from slipstream.engine.settings import SchedulerSettings
 from slipstream.engine.updates import RequestUpdate, SchedulerStats
 from slipstream.errors import EngineError, InvalidParamsError
@@ -58,8 +59,7 @@ class Scheduler:
         self._max_chunk = chunk or settings.max_num_batched_tokens
         self._watermark = watermark_blocks(kv.num_blocks, settings.watermark)
         self._requests: dict[str, Request] = {}  # unfinished, and finished ones of the step in flight
-        self._running: dict[Request, None] = {}
-        self._ranked: list[Request] | None = None  # what runs, by rank; None: not known
+        self._running = RunningSet(self._rank)
         self._forks = Forks(kv)
         self._deadlines = Deadlines(self._cost_model, self._queue.rates)
         self._updates: list[RequestUpdate] = []
@@ -146,7 +146,8 @@ class Scheduler:
         """The next step, or None if nothing is left to do. `now`: seconds, never going back."""
         if self._in_flight is not None:
             raise EngineError(f"step {self._in_flight.step} was planned but neither applied nor discarded.")
-        self._expire(now)
+        if self._deadlines:
+            self._expire(now)
         if not self._running and len(self._queue) == 0:
             return None
         grants = Grants(self.settings.max_num_batched_tokens)
@@ -169,11 +170,10 @@ class Scheduler:
         Requests are admitted only into budget that is left, so no more run than the budget has tokens. Each decode
         gets one; drafts get what is spare after a token for everybody, in turns if that is too little for all.
         """
-        if self._ranked is None:
-            self._ranked = sorted(self._running, key=self._rank)
-        decodes = [r for r in self._ranked if r.decoding]
-        prefills = [r for r in self._ranked if not r.decoding] if len(decodes) < len(self._ranked) else []
-        scarce = len(self._ranked) + sum([len(r.draft) for r in decodes]) > grants.left
+        ranked = self._running.by_rank()
+        decodes = [r for r in ranked if r.decoding]
+        prefills = [r for r in ranked if not r.decoding] if len(decodes) < len(ranked) else []
+        scarce = len(ranked) + sum([len(r.draft) for r in decodes]) > grants.left
         turn = self._step % len(decodes) if scarce and decodes else 0
         others = len(self._running)
         for request in decodes[turn:] + decodes[:turn]:
@@ -195,7 +195,7 @@ class Scheduler:
                 request.draft = ()
                 num_tokens = min(num_tokens, request.pending)
             elif not self._forks.give_up_held():
-                victim = max(self._running, key=self._rank)
+                victim = self._running.by_rank()[-1]
                 self._preempt(victim, grants)
                 if victim is request:
                     return
@@ -215,13 +215,11 @@ class Scheduler:
 
         Passed over: children whose parent is not ready, and what wants prompt logits when the step has enough of them.
         """
-        if len(self._queue) == 0:
-            self._queue.rates.observe(now, 0, 0, 0)
-            return
         limit = min(self.settings.max_num_seqs, self._limit.limit)
         blocked = self._forks.waiting()
         # What running prompts still need: without it two long prompts would be admitted that then fight for blocks.
-        promised = sum(max(0, self.kv.blocks_for(len(r.tokens)) - len(r.blocks)) for r in self._running)
+        lacking = [self.kv.blocks_for(len(r.tokens)) - len(r.blocks) for r in self._running] if len(self._queue) else []
+        promised = sum(max(0, each) for each in lacking)
         admitted: list[Request] = []
         for request in self._queue:
             if len(self._running) >= limit or budget == 0:
@@ -270,16 +268,14 @@ class Scheduler:
             self._queue.shares.charge_prompt(request.tenant, request.num_prompt_tokens - request.computed)
             request.protected |= now - request.arrival > self.settings.max_wait
         request.status = RequestStatus.RUNNING
-        self._running[request] = None
-        self._ranked = None
+        self._running.add(request)
         self._forks.started(request)
 
     def _preempt(self, request: Request, grants: Grants) -> None:
         grants.withdraw(request)
         grants.preempted += 1
         self._preempted += 1
-        del self._running[request]
-        self._ranked = None
+        self._running.discard(request)
         self.kv.release(request)
         request.computed = 0
         request.draft = ()
@@ -374,18 +370,18 @@ class Scheduler:
 
     def _draft(self, requests: list[Request]) -> None:
         for request, draft in zip(requests, self.proposer.propose(requests), strict=True):
-            if not draft:
-                continue  # there is none any more: the last one was taken back when its answer came
-            room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
-            request.draft = tuple(draft[:room])
+            if draft:  # the last one was taken back when its answer came
+                room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
+                request.draft = tuple(draft[:room])
 
     def _end(self, request: Request, now: float, *, keep_blocks: bool = False) -> None:
         request.status = RequestStatus.FINISHED
         request.stats.finished = now
         request.draft = ()
-        self.proposer.release(request)
-        self._running.pop(request, None)
-        self._ranked = None
+        for request, draft in zip(requests, self.proposer.propose(requests), strict=True):
+            if draft:  # the last one was taken back when its answer came
+                room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
+                request.draft = tuple(draft[:room])
         self._deadlines.forget(request)
         self._queue.shares.leave(request.tenant)
         if request in self._queue:
@@ -400,12 +396,9 @@ class Scheduler:
         del self._requests[request.id]
 
     def _expire(self, now: float) -> None:
-        if not self._deadlines:
-            return
         for request in self._deadlines.expired(now):
             self._late(request, now)
-        hit_rate = self.kv.usage().hit_rate
-        for request in self._deadlines.hopeless(now, self._running, self._queue, hit_rate):
+        for request in self._deadlines.hopeless(now, self._running, self._queue, self.kv.usage().hit_rate):
             self._late(request, now)
 
     def _late(self, request: Request, now: float) -> None:
