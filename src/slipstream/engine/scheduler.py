@@ -378,10 +378,8 @@ class Scheduler:
         request.status = RequestStatus.FINISHED
         request.stats.finished = now
         request.draft = ()
-        for request, draft in zip(requests, self.proposer.propose(requests), strict=True):
-            if draft:  # the last one was taken back when its answer came
-                room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
-                request.draft = tuple(draft[:room])
+        self.proposer.release(request)
+        self._running.discard(request)
         self._deadlines.forget(request)
         self._queue.shares.leave(request.tenant)
         if request in self._queue:
