@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from slipstream.engine.process.engine import ProcessEngine
     from slipstream.engine.protocol import Engine, EngineStats, GenerationRequest
     from slipstream.errors import SlipstreamError
+    from slipstream.sampling.grammar.spec import GrammarSpec
     from slipstream.sampling.logprobs import TokenLogprob
     from slipstream.sampling.params import SamplingParams
 
@@ -32,6 +33,7 @@ _HOME = {
     "EngineOptions": "slipstream.config.types",
     "EngineStats": "slipstream.engine.protocol",
     "GenerationRequest": "slipstream.engine.protocol",
+    "GrammarSpec": "slipstream.sampling.grammar.spec",
     "OutputDelta": "slipstream.engine.outputs",
     "ProcessEngine": "slipstream.engine.process.engine",
     "RequestOutput": "slipstream.engine.outputs",
@@ -51,6 +53,7 @@ __all__ = [
     "EngineOptions",
     "EngineStats",
     "GenerationRequest",
+    "GrammarSpec",
     "OutputDelta",
     "ProcessEngine",
     "RequestOutput",

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
-from threading import Thread
+from threading import Event, Thread
 
+import numpy as np
 import pytest
 
 from slipstream.errors import InvalidParamsError
-from slipstream.sampling.grammar.compiler import MAX_CACHED, GrammarCompiler
+from slipstream.sampling.grammar.compiler import MAX_CACHED, MAX_COMPILE_SECONDS, GrammarCompiler
+from slipstream.sampling.grammar.forced import WINDOW
 from slipstream.sampling.grammar.spec import GrammarSpec
+from slipstream.sampling.grammar.state import GrammarState
 from slipstream.sampling.grammar.vocabulary import GrammarVocabulary
-from tests.sampling.grammar.tiny_vocabulary import EOS, TOKENIZER, VOCAB_SIZE, compiler, next_texts, state
+from tests.sampling.grammar.tiny_vocabulary import EOS, TOKENIZER, VOCAB_SIZE, compiler, next_texts, state, text_of
 
 pytestmark = pytest.mark.fast
 
@@ -55,6 +58,65 @@ def test_a_grammar_that_cannot_be_used_is_refused_with_the_reason(spec: GrammarS
     assert caught.value.where == spec.kind
     assert why in caught.value.what
     assert "\n" not in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("spec", "begin"),
+    [
+        (GrammarSpec.regex("(ab){100000}{100000}"), ""),
+        (GrammarSpec.regex("((ab){1000}){1000}{1000}"), ""),
+        (GrammarSpec.json_schema({"const": "ab" * 100_000}), '"'),
+        (GrammarSpec.json_schema({"const": "ab" * 100_000}, bounded=False), '"'),
+        (GrammarSpec.choice(["ab" * 100_000]), ""),
+        (GrammarSpec.grammar('start: "' + "ab" * 100_000 + '"'), ""),
+        (GrammarSpec.grammar('root ::= "' + "ab" * 100_000 + '"'), ""),
+        (GrammarSpec.grammar('%llguidance {"no_forcing": false}\nstart: /(ab){100000}{100000}/'), ""),
+    ],
+)
+def test_text_without_alternative_is_not_followed_to_its_end(spec: GrammarSpec, begin: str) -> None:
+    """It would take llguidance seconds, before every mask, and shows in that it would allow one token only."""
+    compiled = compiler().compile(spec)
+    assert compiled.shortest is None
+    matcher = compiled.matcher.deep_copy()
+    assert matcher.consume_tokens(TOKENIZER.encode(begin))
+    mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+    assert {TOKENIZER.token_bytes(i) for i in np.flatnonzero(mask).tolist()} == {b"a", b"ab"}
+    at = GrammarState(compiled)
+    at.advance(TOKENIZER.encode(begin))
+    assert text_of(at.forced_tokens()) == "ab" * (WINDOW // 2 - 1)
+
+
+def test_a_grammar_that_takes_long_to_read_is_refused() -> None:
+    times = iter([0.0, MAX_COMPILE_SECONDS + 1])
+    slow = GrammarCompiler(TOKENIZER, VOCAB_SIZE, EOS, clock=lambda: next(times))
+    with pytest.raises(InvalidParamsError, match=r"regex: cannot be used: it takes 3.0 s"):
+        slow.compile(GrammarSpec.regex("a"))
+
+
+def test_what_is_known_is_found_while_another_grammar_compiles() -> None:
+    """The engine's step looks there."""
+    inside, done = Event(), Event()
+
+    def clock() -> float:
+        if slow.is_alive():
+            inside.set()
+            assert done.wait(10)
+        return 0.0
+
+    shared = GrammarCompiler(TOKENIZER, VOCAB_SIZE, EOS, clock=clock)
+    slow = Thread(target=lambda: shared.compile(GrammarSpec.regex("b+")))
+    known = shared.compile(GrammarSpec.regex("a+"))
+    slow.start()
+    assert inside.wait(10)
+    assert shared.compile(GrammarSpec.regex("a+")) is known
+    done.set()
+    slow.join()
+
+
+def test_a_choice_of_thousands() -> None:
+    spec = GrammarSpec.choice([f"n{i}" for i in range(4096)])
+    assert next_texts(state(spec, "n409")) == {"END", *"012345"}
+    assert next_texts(state(GrammarSpec.choice(['a"\\', "é"]), 'a"')) == {"\\"}
 
 
 def test_gbnf_and_lark_are_both_grammars() -> None:

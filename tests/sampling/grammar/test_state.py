@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from slipstream.errors import RequestError
 from slipstream.sampling.grammar.bounds import MAX_DIGITS
+from slipstream.sampling.grammar.forced import WINDOW
 from slipstream.sampling.grammar.spec import GrammarSpec
-from slipstream.sampling.grammar.state import GrammarState
+from slipstream.sampling.grammar.state import SECONDS_AT_START, GrammarState
 from slipstream.sampling.grammar.states import GrammarStates
 from tests.sampling.grammar.tiny_vocabulary import (
     EOS,
@@ -103,6 +104,26 @@ def test_strings_and_arrays_end() -> None:
 def test_forced_tokens_spell_what_has_no_alternative() -> None:
     assert text_of(state(PERSON).forced_tokens()) == '{"name'  # what follows could be one token with the value
     assert state(PERSON, '{"name":"').forced_tokens() == []
+    assert text_of(state(GrammarSpec.regex("ab12")).forced_tokens()) == "ab12"  # nothing follows
+    assert text_of(state(GrammarSpec.regex("a{9999}")).forced_tokens()) == "a" * (WINDOW - 1)
+
+
+def test_text_without_alternative_is_spelled_as_the_tokenizer_does() -> None:
+    assert next_texts(state(GrammarSpec.regex("abc[0-9]"))) == {"a", "ab", "abc"}  # [0-9] may join it
+    assert next_texts(state(GrammarSpec.regex("abcname[0-9]"))) == {"abc"}
+    assert next_texts(state(PERSON)) == {'{"'}
+
+
+def test_a_grammar_whose_masks_take_too_long_fails_its_request_alone() -> None:
+    seconds = iter(np.arange(0.0, 9.0, SECONDS_AT_START / 2 + 0.004))
+    at = GrammarState(shared_compiler().compile(GrammarSpec.regex("a*")), clock=lambda: float(next(seconds)))
+    scores = np.zeros(VOCAB_SIZE)
+    at.mask(scores, remaining=99)
+    at.advance([97])
+    at.mask(scores, remaining=99)  # 0.508 s, and 0.52 are granted
+    at.advance([97])
+    with pytest.raises(RequestError, match=r"took 0.76 s of processor time by output 2, and 0.54 s are granted"):
+        at.mask(scores, remaining=99)
 
 
 def test_a_token_that_is_not_allowed_is_refused() -> None:

@@ -13,9 +13,13 @@ from typing import Literal
 import llguidance
 import numpy as np
 
+from slipstream.sampling.grammar.forced import forced_bytes
+
 BEAM = 6  # texts followed per length, no two of which can go on in the same ways
 TRIED = 16  # texts looked at per length, to find those
 MAX_VISITS = 1500
+MAX_ENDING = 2048  # bytes
+FORCED_PER_VISIT = 16  # bytes without a choice that count as one visit
 
 Style = Literal["json", "mixed", "any"]
 
@@ -25,7 +29,7 @@ _FEW = 4
 
 
 def shortest_completion(
-    matcher: llguidance.LLMatcher, *, style: Style, max_bytes: int, max_visits: int = MAX_VISITS
+    matcher: llguidance.LLMatcher, *, style: Style, max_bytes: int = MAX_ENDING, max_visits: int = MAX_VISITS
 ) -> bytes | None:
     """A shortest text found that takes `matcher` (of single bytes, left as it is) to an accepting state.
 
@@ -37,9 +41,9 @@ def shortest_completion(
     heap: list[tuple[int, int, bytes, llguidance.LLMatcher, bytes]] = [(0, next(order), b"", matcher, b"")]
     seen: dict[int, set[bytes]] = {}
     tried: dict[int, int] = {}
-    for _ in range(max_visits):
-        if not heap:
-            return None
+    visits = 0
+    while heap and visits < max_visits:
+        visits += 1
         length, _, text, parent, way = heappop(heap)
         tried[length] = tried.get(length, 0) + 1
         if tried[length] > TRIED or len(seen.setdefault(length, set())) == BEAM:
@@ -50,18 +54,20 @@ def shortest_completion(
         text += way
         if state.is_accepting():
             return text
-        forced = state.compute_ff_bytes()
-        if forced:
-            ways = [forced]
-        else:
-            mask = state.compute_bitmask()
-            if mask in seen[length]:
-                continue
-            seen[length].add(mask)
-            ways = [bytes([byte]) for byte in _ways(_allowed_bytes(mask), style)]
-        for following in ways:
-            if length + len(following) <= max_bytes:
-                heappush(heap, (length + len(following), next(order), text, state, following))
+        mask = state.compute_bitmask()
+        allowed = _allowed_bytes(mask)
+        if len(allowed) == 1:
+            forced = forced_bytes(state, max_bytes - length)
+            visits += len(forced) // FORCED_PER_VISIT
+            if forced:
+                heappush(heap, (length + len(forced), next(order), text + forced, state, b""))
+            continue
+        if mask in seen[length]:
+            continue
+        seen[length].add(mask)
+        for byte in _ways(allowed, style):
+            if length < max_bytes:
+                heappush(heap, (length + 1, next(order), text, state, bytes([byte])))
     return None
 
 

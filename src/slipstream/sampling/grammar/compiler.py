@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 from slipstream.errors import InvalidParamsError
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
     from slipstream.sampling.grammar.vocabulary import GrammarVocabulary, TokenBytes
 
 MAX_CACHED = 128  # compiled grammars kept
+MAX_COMPILE_SECONDS = 2.0  # of processor time, for the grammar, the first mask and the search for the shortest answer
 # Where requests come from outside, a grammar must not take the machine's memory or the other requests' time.
 _MAX_GRAMMAR_SIZE = 200_000
 _MAX_LEXER_STATES = 100_000
+
+UNFORCED = '\n%llguidance {"no_forcing": true}\n'
+"""Without it llguidance follows text that has no alternative to its end before every mask, in no bounded time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +39,8 @@ class CompiledGrammar:
     matcher: llguidance.LLMatcher  # of the model's tokens
     byte_matcher: llguidance.LLMatcher | None  # None if the grammar names tokens, which have no bytes
     limit_digits: bool
-
-    @property
-    def style(self) -> Style:
-        if self.spec.kind in ("json_schema", "json_object"):
-            return "json"
-        return "mixed" if self.spec.kind == "grammar" and "%json" in self.spec.source else "any"
+    style: Style
+    shortest: int | None  # tokens of the shortest answer found; None if none was
 
 
 class GrammarCompiler:
@@ -49,28 +50,50 @@ class GrammarCompiler:
     size, and a grammar takes milliseconds: call it in another thread than the one that steps the engine.
     """
 
-    def __init__(self, tokenizer: TokenBytes, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: TokenBytes,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        *,
+        clock: Callable[[], float] = thread_time,
+    ) -> None:
+        self._clock = clock
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._eos_token_ids = tuple(eos_token_ids)
-        self._lock = Lock()
+        self._lock = Lock()  # of what is kept, never held for long: the engine's steps look there
+        self._compiling = Lock()
         self._vocabulary: GrammarVocabulary | None = None
         self._compiled: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
-        """Raises InvalidParamsError, with the reason, for a source that is no grammar or one that is too large."""
+        """Raises InvalidParamsError, with the reason, for a source that is no grammar, allows no answer, or is too
+        large or slow."""
+        found = self._known(spec)
+        if found is None:
+            with self._compiling:
+                found = self._known(spec) or self._keep(self._compile(spec))
+        return found
+
+    def _known(self, spec: GrammarSpec) -> CompiledGrammar | None:
         with self._lock:
             found = self._compiled.get(spec)
-            if found is None:
-                found = self._compiled[spec] = self._compile(spec)
-            self._compiled.move_to_end(spec)
+            if found is not None:
+                self._compiled.move_to_end(spec)
+            return found
+
+    def _keep(self, compiled: CompiledGrammar) -> CompiledGrammar:
+        with self._lock:
+            self._compiled[compiled.spec] = compiled
             if len(self._compiled) > MAX_CACHED:
                 self._compiled.popitem(last=False)
-            return found
+            return compiled
 
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
         import llguidance
 
+        from slipstream.sampling.grammar.closing import shortest_completion
         from slipstream.sampling.grammar.vocabulary import GrammarVocabulary
 
         source = grammar_source(spec)
@@ -79,17 +102,35 @@ class GrammarCompiler:
         limits = llguidance.LLParserLimits(
             max_grammar_size=_MAX_GRAMMAR_SIZE, max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False
         )
+        started = self._clock()
         matcher = llguidance.LLMatcher(self._vocabulary.tokens, source, log_level=0, limits=limits)
-        if matcher.is_error():
-            raise _refusal(spec, matcher.get_error())
+        first = matcher.deep_copy()
+        if not first.is_error():
+            first.compute_bitmask()
+        if first.is_error():
+            raise _refusal(spec, first.get_error() or "it allows no answer")
         byte_matcher = llguidance.LLMatcher(self._vocabulary.single_bytes, source, log_level=0, limits=limits)
+        style = _style(spec)
+        shortest = None if byte_matcher.is_error() else shortest_completion(byte_matcher, style=style)
+        spelled = None if shortest is None else self._vocabulary.spell(shortest)
+        seconds = self._clock() - started
+        if seconds > MAX_COMPILE_SECONDS:
+            raise _refusal(spec, f"it takes {seconds:.1f} s of processor time to read; simplify it")
         return CompiledGrammar(
             spec,
             self._vocabulary,
             matcher,
             None if byte_matcher.is_error() else byte_matcher,
             limit_digits=spec.bounded and spec.kind in ("json_schema", "json_object"),
+            style=style,
+            shortest=None if spelled is None else len(spelled),
         )
+
+
+def _style(spec: GrammarSpec) -> Style:
+    if spec.kind in ("json_schema", "json_object"):
+        return "json"
+    return "mixed" if spec.kind == "grammar" and "%json" in spec.source else "any"
 
 
 def grammar_source(spec: GrammarSpec) -> str:
@@ -97,13 +138,18 @@ def grammar_source(spec: GrammarSpec) -> str:
     from llguidance import LLMatcher, grammar_from
 
     if spec.kind == "json_object":
-        return _schema_grammar(LLMatcher.grammar_from_json_schema, {"type": "object"}, spec)
+        return _schema_grammar({"type": "object"}, spec)
     if spec.kind == "json_schema":
-        return _schema_grammar(LLMatcher.grammar_from_json_schema, _read_schema(spec), spec)
+        return _schema_grammar(_read_schema(spec), spec)
     if spec.kind == "regex":
-        return LLMatcher.grammar_from_regex(spec.source)
+        [grammar] = json.loads(LLMatcher.grammar_from_regex(spec.source))["grammars"]
+        return str(grammar["lark_grammar"]) + UNFORCED
     try:
-        return grammar_from("choice" if spec.kind == "choice" else "grammar", spec.source)
+        if spec.kind == "choice":  # as one terminal: a rule of thousands of them is over llguidance's limits
+            return (
+                "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(each) for each in json.loads(spec.source)) + UNFORCED
+            )
+        return grammar_from("grammar", spec.source) + UNFORCED
     except (ValueError, TypeError, RecursionError) as error:
         raise _refusal(spec, str(error)) from error
 
@@ -118,11 +164,16 @@ def _read_schema(spec: GrammarSpec) -> Any:
     return schema
 
 
-def _schema_grammar(build: Callable[..., str], schema: Any, spec: GrammarSpec) -> str:
-    overrides = {"whitespace_flexible": False} if spec.bounded else {}
+def _schema_grammar(schema: Any, spec: GrammarSpec) -> str:
+    from llguidance import LLMatcher
+
     try:
         bounded = bound_schema(schema) if spec.bounded else schema
-        return build(json.dumps(bounded), overrides=overrides)
+        built = LLMatcher.grammar_from_json_schema(
+            json.dumps(bounded), overrides={"whitespace_flexible": False} if spec.bounded else {}
+        )
+        [grammar] = json.loads(built)["grammars"]
+        return f"start: %json {json.dumps(grammar['json_schema'])}{UNFORCED}"
     except (ValueError, RecursionError) as error:
         raise _refusal(spec, str(error)) from error
 

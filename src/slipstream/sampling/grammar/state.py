@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from time import thread_time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from slipstream.sampling.filters import top_ranked
 from slipstream.sampling.grammar.bounds import MAX_DIGITS, DigitRun
 from slipstream.sampling.grammar.closing import MAX_VISITS, shortest_completion
 from slipstream.sampling.grammar.compiler import CompiledGrammar
+from slipstream.sampling.grammar.forced import WINDOW, forced_tokens
 
 if TYPE_CHECKING:
     import llguidance
@@ -25,7 +27,7 @@ TESTED = 8  # likeliest tokens tried while the budget is tight
 MIN_GROWTH = 32  # tokens that the shortest ending is expected to grow by with one token, at most
 MIN_WATCHED = 128
 FIT_VISITS = 200
-MAX_ENDING = 2048  # bytes
+SECONDS_AT_START, SECONDS_PER_TOKEN = 0.5, 0.02  # of processor time that a request's masks may take
 
 
 class GrammarState:
@@ -36,10 +38,15 @@ class GrammarState:
     is, so a text that could be ended in time is ended in time. What could break this is one token that makes the
     shortest ending longer by more than `growth`, max(32, twice the shortest answer), or an ending longer than
     max(128, 4 growth) tokens when the watch begins.
+
+    The time: masks are made inside a step that other requests wait for, so a grammar whose masks together take longer
+    than half a second and 20 ms per token, of this thread's processor time (`clock`), fails its request.
     """
 
-    def __init__(self, compiled: CompiledGrammar) -> None:
+    def __init__(self, compiled: CompiledGrammar, *, clock: Callable[[], float] = thread_time) -> None:
         self.compiled = compiled
+        self._clock = clock
+        self._seconds = 0.0
         self._vocabulary = compiled.vocabulary
         self._matcher = compiled.matcher.deep_copy()
         self._tokens: list[int] = []
@@ -47,7 +54,6 @@ class GrammarState:
         self._num_in_bytes = 0  # of the tokens, how many the byte matcher has seen
         self._digits = DigitRun()
         self._num_in_digits = 0
-        self._growth: int | None = None
         self._kept: tuple[int, bytes] | None = None  # a known ending, and how many tokens there were then
 
     @property
@@ -61,8 +67,12 @@ class GrammarState:
         return self._matcher.is_accepting()
 
     def forced_tokens(self) -> list[int]:
-        """Tokens that spell what the grammar leaves no choice about, from here on; [] where there is a choice."""
-        return self._matcher.compute_ff_tokens()
+        """Tokens that spell what the grammar leaves no choice about, from here on; [] where there is a choice.
+
+        At most 64 bytes of it. The mask allows the first of them only, so that such texts are spelled as usual.
+        """
+        state = self._byte_state()
+        return [] if state is None or self.finished else forced_tokens(state.deep_copy(), self._vocabulary)
 
     def sync(self, output: Sequence[int]) -> None:
         """Go to the state behind `output`: forwards, back, or from the start, whatever is nearest.
@@ -103,14 +113,33 @@ class GrammarState:
         scores: float [V], only read to choose which tokens are tried while the budget is tight. remaining: output
         tokens left, >= 1, the next one included. enough: of the tokens tried, likeliest first, how many have to fit.
         `keep_eos` false: end of sequence only where nothing else is left.
-        Raises RequestError if the grammar has run into its own limits.
+        Raises RequestError if the grammar has run into its own limits, or takes too much time.
         """
+        started = self._clock()
+        allowed = self._mask(scores, remaining, enough, keep_eos)
+        self._seconds += self._clock() - started
+        granted = SECONDS_AT_START + SECONDS_PER_TOKEN * len(self._tokens)
+        if self._seconds > granted:
+            raise RequestError(
+                f"following the grammar took {self._seconds:.2f} s of processor time by output {len(self._tokens)}, "
+                f"and {granted:.2f} s are granted.",
+                where="grammar",
+                fix="Simplify it.",
+            )
+        return allowed
+
+    def _mask(self, scores: NDArray[np.floating], remaining: int, enough: int, keep_eos: bool) -> NDArray[np.bool_]:
         bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
         allowed: NDArray[np.bool_] = bits[: len(scores)].view(np.bool_)
         if self._matcher.is_error():
             raise RequestError(f"the grammar cannot be followed: {self._matcher.get_error()}")
         if len(allowed) < len(scores):
             allowed = np.concatenate([allowed, np.zeros(len(scores) - len(allowed), np.bool_)])
+        # All tokens of a text without alternative are beginnings of it.
+        forced = self.forced_tokens() if np.count_nonzero(allowed) <= WINDOW else []
+        if forced and allowed[forced[0]]:
+            allowed = np.zeros_like(allowed)
+            allowed[forced[0]] = True
         if not keep_eos:
             allowed = _without(allowed, list(self._vocabulary.eos_token_ids))
         if self.compiled.limit_digits and self._digit_run() >= MAX_DIGITS:
@@ -139,10 +168,8 @@ class GrammarState:
 
     def _growth_limit(self) -> int | None:
         """None if no ending of the shortest answer is known."""
-        if self._growth is None and self.compiled.byte_matcher is not None:
-            shortest = self._spelled(self._search(self.compiled.byte_matcher))
-            self._growth = 0 if shortest is None else max(MIN_GROWTH, 2 * len(shortest[1]))
-        return self._growth or None
+        shortest = self.compiled.shortest
+        return None if shortest is None else max(MIN_GROWTH, 2 * shortest)
 
     def _known_ending(self, remaining: int) -> tuple[bytes, tuple[int, ...]] | None:
         """An ending of at most `remaining` tokens, as text and spelled; None if none is known."""
@@ -191,7 +218,7 @@ class GrammarState:
         yield self._search(state, max_visits=FIT_VISITS)
 
     def _search(self, state: llguidance.LLMatcher, max_visits: int = MAX_VISITS) -> bytes | None:
-        return shortest_completion(state, style=self.compiled.style, max_bytes=MAX_ENDING, max_visits=max_visits)
+        return shortest_completion(state, style=self.compiled.style, max_visits=max_visits)
 
     def _spelled(self, text: bytes | None) -> tuple[bytes, tuple[int, ...]] | None:
         spelled = None if text is None else self._vocabulary.spell(text)
