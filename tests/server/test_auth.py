@@ -31,7 +31,10 @@ async def test_every_route_but_the_probes_and_the_page_needs_a_key():
                 else:
                     assert response.status_code == 401, path
                     assert response.headers["www-authenticate"] == "Bearer"
-                    assert error_of(response)["code"] == "invalid_api_key"
+                    if path.startswith("/v1/messages"):
+                        assert response.json()["error"]["type"] == "authentication_error"
+                    else:
+                        assert error_of(response)["code"] == "invalid_api_key"
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
 import httpx2
 import pytest
+from fastapi import FastAPI
 
+from slipstream.engine.outputs import OutputDelta
+from slipstream.engine.protocol import GenerationRequest
 from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.server.keys import parse_keys
 from tests.server.live import in_thread
@@ -159,5 +163,43 @@ def test_the_plain_client_with_its_key_over_a_socket() -> None:
         ):
             assert "".join(stream.text_stream) == "Hello"
         wrong = anthropic.Anthropic(base_url=url, api_key="wrong", max_retries=0)
-        with wrong, pytest.raises(anthropic.AuthenticationError):
+        with wrong, pytest.raises(anthropic.AuthenticationError) as caught:
             wrong.messages.create(model="tiny", max_tokens=5, messages=HI)
+        error = {"type": "authentication_error", "message": "the API key is not known."}
+        assert caught.value.body == {"type": "error", "error": error}
+
+
+async def raw(app: FastAPI, path: str = "/v1/messages", method: str = "POST", **values: Any) -> tuple[int, str]:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app, raise_app_exceptions=False), base_url="http://tiny"
+    ) as client:
+        response = await client.request(method, path, **values)
+    body = response.json()
+    assert body.keys() == {"type", "error"}
+    assert body["type"] == "error"
+    assert body["error"].keys() == {"type", "message"}
+    return response.status_code, body["error"]["type"]
+
+
+async def test_errors_from_before_the_route_have_anthropic_s_form() -> None:
+    app = echo_app(max_body_bytes=100)
+    assert await raw(app, content=b"x" * 101) == (413, "request_too_large")
+    assert await raw(app, content=b"{") == (400, "invalid_request_error")
+    assert await raw(app, method="GET") == (405, "invalid_request_error")
+    assert await raw(app, "/v1/messages/batches") == (404, "not_found_error")
+    limited = echo_app(api_keys=parse_keys(["ann s"], "test"), key_requests_per_minute=1)
+    asked = {"headers": {"X-Api-Key": "s"}, "json": {}}
+    await raw(limited, **asked)
+    assert await raw(limited, **asked) == (429, "rate_limit_error")
+    app.state.context.lifecycle.draining = True
+    assert await raw(app, json={}) == (503, "overloaded_error")
+
+
+async def test_a_defect_of_the_server_has_anthropic_s_form() -> None:
+    class Broken(ScriptedEngine):
+        async def generate(self, request: GenerationRequest) -> AsyncIterator[OutputDelta]:
+            raise ZeroDivisionError
+            yield
+
+    body = {"model": "tiny", "max_tokens": 3, "messages": HI}
+    assert await raw(echo_app(Broken("x")), json=body) == (500, "api_error")

@@ -1,11 +1,13 @@
 """The smaller routes, request ids, and the errors that no route raises."""
 
+import httpx
 import pytest
 
 from slipstream.engine.echo import EchoEngine
 from slipstream.features import FEATURES
 from slipstream.server.keys import parse_keys
 from slipstream.version import installed_version
+from tests.server.live import live
 from tests.server.serving import byte_tokenizer, client_for, echo_app, error_of, events, post
 
 pytestmark = [pytest.mark.fast, pytest.mark.anyio]
@@ -14,6 +16,20 @@ pytestmark = [pytest.mark.fast, pytest.mark.anyio]
 async def get(path, app=None, **values):
     async with client_for(app or echo_app()) as client:
         return await client.get(path, **values)
+
+
+async def test_probes_answer_head_too():
+    async with live(EchoEngine(byte_tokenizer().decode)) as server, httpx.AsyncClient(base_url=server.url) as client:
+        for path in ("/health", "/ready"):
+            asked, head = await client.get(path), await client.head(path)
+            assert head.status_code == 200
+            assert head.content == b""
+            assert head.headers["content-length"] == asked.headers["content-length"]
+        server.context.lifecycle.draining = True
+        assert (await client.head("/ready")).status_code == 503
+        assert (await client.head("/health")).status_code == 200
+        server.context.lifecycle.draining = False
+    assert "head" not in echo_app().openapi()["paths"]["/health"]
 
 
 async def test_models():

@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -17,7 +16,6 @@ from starlette.responses import Response
 
 from slipstream.errors import SlipstreamError
 from slipstream.server.context import ServerContext
-from slipstream.server.errors import error_response
 from slipstream.server.key_limits import KeyLimits
 from slipstream.server.middleware.auth import Authentication
 from slipstream.server.middleware.body_limits import BodyLimits
@@ -25,6 +23,7 @@ from slipstream.server.middleware.request_scope import ID_HEADER, RequestScope
 from slipstream.server.observe.http import HttpObserver
 from slipstream.server.observe.setup import Observation, observe
 from slipstream.server.openapi import install_openapi
+from slipstream.server.refusals import plain_refusal, refusal
 from slipstream.server.routes import (
     autopsy,
     chat,
@@ -120,7 +119,7 @@ def _lifespan(
 
 async def _on_own_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, SlipstreamError)
-    return error_response(error)
+    return refusal(request.scope, error)
 
 
 async def _on_client_gone(request: Request, error: Exception) -> Response:
@@ -130,24 +129,10 @@ async def _on_client_gone(request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail = {404: "there is no such route.", 405: "the route does not take this method."}.get(error.status_code)
-    body = {
-        "error": {
-            "message": f"{request.method} {request.url.path}: {detail or error.detail}",
-            "type": "invalid_request_error",
-            "param": None,
-            "code": None,
-        }
-    }
-    return Response(msgspec.json.encode(body), error.status_code, error.headers, media_type="application/json")
+    message = f"{request.method} {request.url.path}: {detail or error.detail}"
+    return plain_refusal(request.scope, error.status_code, message, kind="invalid_request_error", headers=error.headers)
 
 
 async def _on_defect(request: Request, error: Exception) -> Response:
-    body = {
-        "error": {
-            "message": f"a defect of the server ({type(error).__name__}); its log has more.",
-            "type": "server_error",
-            "param": None,
-            "code": None,
-        }
-    }
-    return Response(msgspec.json.encode(body), 500, media_type="application/json")
+    message = f"a defect of the server ({type(error).__name__}); its log has more."
+    return plain_refusal(request.scope, 500, message, kind="server_error")

@@ -17,6 +17,8 @@ _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
@@ -25,12 +27,15 @@ _TYPES = {
 
 
 def anthropic_error(error: SlipstreamError) -> dict[str, Any]:
-    kind = _TYPES.get(mapped(error).status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": str(error)}}
+    return anthropic_body(mapped(error).status, str(error))
+
+
+def anthropic_body(status: int, message: str) -> dict[str, Any]:
+    return {"type": "error", "error": {"type": _TYPES.get(status, "api_error"), "message": message}}
 
 
 class AnthropicRoute(APIRoute):
-    """A route whose own errors have Anthropic's form. Those from before the route (a wrong key) have OpenAI's."""
+    """A route whose own errors have Anthropic's form; those from before the route get it in `refusals`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()

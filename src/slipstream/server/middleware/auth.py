@@ -8,9 +8,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipstream.errors import SlipstreamError
-from slipstream.server.errors import AuthenticationError, error_response
+from slipstream.server.errors import AuthenticationError
 from slipstream.server.key_limits import KeyLimits
 from slipstream.server.keys import ApiKey, find_key
+from slipstream.server.refusals import refusal
 
 OPEN_PATHS = frozenset({"/", "/health", "/ready"})
 OPEN_FOLDERS = ("/page/",)  # files of the web page, which asks for the key itself
@@ -38,7 +39,7 @@ class Authentication:
             if counted:
                 self._limits.enter(name)
         except SlipstreamError as error:
-            await error_response(error)(scope, receive, send)
+            await refusal(scope, error)(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)

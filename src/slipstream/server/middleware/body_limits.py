@@ -7,7 +7,8 @@ import asyncio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slipstream.server.errors import BodyTimeoutError, BodyTooLargeError, error_response
+from slipstream.server.errors import BodyTimeoutError, BodyTooLargeError
+from slipstream.server.refusals import refusal
 
 
 class BodyLimits:
@@ -25,7 +26,7 @@ class BodyLimits:
             return
         stated = Headers(scope=scope).get("content-length", "")
         if stated.isdigit() and (len(stated) > 18 or int(stated) > self._max_bytes):
-            await error_response(self._too_large())(scope, receive, send)
+            await refusal(scope, self._too_large())(scope, receive, send)
             return
         deadline = asyncio.get_running_loop().time() + self._timeout
         size, complete = 0, False

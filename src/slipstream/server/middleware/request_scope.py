@@ -10,7 +10,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slipstream.server.context import ServerContext
-from slipstream.server.errors import NotReadyError, error_response
+from slipstream.server.errors import NotReadyError
+from slipstream.server.refusals import refusal
 
 logger = logging.getLogger("slipstream.server")
 
@@ -54,7 +55,7 @@ class RequestScope:
         try:
             if lifecycle.draining and scope["method"] == "POST":
                 error = NotReadyError("the server is shutting down.", retry_after=context.options.drain_timeout)
-                await error_response(error, {"Connection": "close"})(scope, receive, named)
+                await refusal(scope, error, {"Connection": "close"})(scope, receive, named)
             else:
                 await self._app(scope, receive, named)
         finally:

@@ -12,12 +12,14 @@ from slipstream.server.errors import NotReadyError, error_response
 router = APIRouter()
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", response_class=Response)
 async def health() -> Response:
     """200 as long as this process answers."""
     return json_response({"status": "ok"})
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready", response_class=Response)
 async def ready(context: Context) -> Response:
     """200 when requests are taken; 503 while the engine starts or restarts, and while the server drains."""
