@@ -186,3 +186,13 @@ def _until(condition) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    "name",
+    ["header_timeout", "body_timeout", "write_timeout", "keep_alive_timeout", "ping_interval", "stream_buffer"],
+)
+def test_what_has_to_be_above_zero(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "nothing", f"--{name.replace('_', '-')}", "0"]) == 2
+    assert f"{name}: must be above 0" in capsys.readouterr().err

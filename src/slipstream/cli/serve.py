@@ -18,7 +18,7 @@ from slipstream.engine.process.engine import ProcessEngine
 from slipstream.engine.process.settings import ProcessSettings
 from slipstream.engine.protocol import EngineInfo
 from slipstream.server.keys import read_keys
-from slipstream.server.listen import bind, check_tls
+from slipstream.server.listen import bind, check_tls, read_password
 from slipstream.server.options import LogFormat, ServerOptions
 from slipstream.text.tokenizer import Tokenizer
 
@@ -48,6 +48,20 @@ def serve(
     ] = None,
     drain_timeout: Annotated[float, Option(metavar="SECONDS", help="What running requests get after SIGTERM.")] = 30.0,
     max_body_bytes: Annotated[int, Option(help="Largest request body.")] = 8 << 20,
+    header_timeout: Annotated[
+        float, Option(metavar="SECONDS", help="In which all headers of a request must arrive.")
+    ] = 10.0,
+    body_timeout: Annotated[float, Option(metavar="SECONDS", help="In which its whole body must arrive.")] = 30.0,
+    write_timeout: Annotated[
+        float, Option(metavar="SECONDS", help="That a client may take nothing of what is ready for it.")
+    ] = 30.0,
+    keep_alive_timeout: Annotated[
+        float, Option(metavar="SECONDS", help="After which a connection without a request is closed.")
+    ] = 30.0,
+    ping_interval: Annotated[
+        float, Option(metavar="SECONDS", help="Between comments on a stream that is silent.")
+    ] = 15.0,
+    stream_buffer: Annotated[int, Option(help="Deltas that a slow client may be behind.")] = 1024,
     max_queued: Annotated[
         int | None, Option(help="Requests that may wait, 1024 by default; more are refused with 429.")
     ] = None,
@@ -59,6 +73,9 @@ def serve(
     ] = None,
     tls_certificate: Annotated[Path | None, Option(metavar="FILE", help="Serve HTTPS with this certificate.")] = None,
     tls_key: Annotated[Path | None, Option(metavar="FILE", help="Its private key.")] = None,
+    tls_key_password: Annotated[
+        Path | None, Option(metavar="FILE", help="File with the password of an encrypted key.")
+    ] = None,
     restart_engine: Annotated[
         bool, Option("--restart-engine/--no-restart-engine", help="Start the engine again after a crash or hang.")
     ] = True,
@@ -91,14 +108,21 @@ def serve(
         request_timeout=request_timeout,
         drain_timeout=drain_timeout,
         max_body_bytes=max_body_bytes,
+        header_timeout=header_timeout,
+        body_timeout=body_timeout,
+        write_timeout=write_timeout,
+        keep_alive_timeout=keep_alive_timeout,
+        ping_interval=ping_interval,
+        stream_buffer=stream_buffer,
         cors_origins=tuple(cors_origin or ()),
         tls_certificate=tls_certificate,
         tls_key=tls_key,
+        tls_key_password=None if tls_key_password is None else read_password(tls_key_password),
         log_format=cast(LogFormat, log_format),  # checked there
         otel_endpoint=otel_endpoint,
         tool_parser=tool_parser,
     )
-    check_tls(tls_certificate, tls_key)
+    check_tls(server.tls_certificate, server.tls_key, server.tls_key_password)
     with bind(host, port) as listener:
         engine = _engine(options, environment, in_process=in_process, restart=restart_engine)
         _serve(engine, tuple(dict.fromkeys(served_model_name or [model])), server, listener, quiet=quiet)

@@ -35,6 +35,20 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def read_password(file: Path) -> str:
+    """The password of a private key, from a file of one line. Raises ConfigError."""
+    try:
+        text = file.read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}.", where=str(file)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("is not UTF-8 text.", where=str(file)) from error
+    password, _, rest = text.partition("\n")
+    if rest or not password.strip("\r"):
+        raise ConfigError("must hold a password, in one line.", where=str(file))
+    return password.rstrip("\r")
+
+
 def check_tls(certificate: Path | None, key: Path | None, password: str | None = None) -> None:
     """Raises ConfigError if the files are no certificate and its key; before the model is loaded."""
     if certificate is None or key is None:

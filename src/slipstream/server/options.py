@@ -63,6 +63,8 @@ class ServerOptions:
             raise ConfigError("limits of API keys need API keys.", where="key_concurrency, key_requests_per_minute")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ConfigError("needs the certificate and the key.", where="tls_certificate, tls_key")
+        if self.tls_key_password is not None and self.tls_key is None:
+            raise ConfigError("is of no use without tls_key.", where="tls_key_password")
 
     def shown(self) -> dict[str, object]:
         """As JSON, without secrets."""
