@@ -132,7 +132,7 @@ def test_generating_on_the_cpu_imports_nothing_heavy(tiny_folder: Path, tmp_path
         "import sys\n"
         "from slipstream.cli.main import main\n"
         "code = main(sys.argv[1:])\n"
-        "heavy = {'torch', 'transformers', 'huggingface_hub', 'jinja2', 'rich', 'typer', 'pydantic'}\n"
+        "heavy = {'torch', 'transformers', 'huggingface_hub', 'jinja2', 'rich', 'typer', 'pydantic', 'llguidance'}\n"
         "print(code, sorted(heavy & set(sys.modules)))\n"
     )
     command = ["generate", str(tiny_folder), "--backend=cpu", "--prompt=a", "--max-tokens=2", "--num-blocks=40"]

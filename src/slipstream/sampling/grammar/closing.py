@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from itertools import count
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import llguidance
 import numpy as np
 
 from slipstream.sampling.grammar.forced import forced_bytes
+
+if TYPE_CHECKING:
+    import llguidance
 
 BEAM = 6  # texts followed per length, no two of which can go on in the same ways
 TRIED = 16  # texts looked at per length, to find those
