@@ -138,7 +138,7 @@ def test_no_field_of_a_delta_is_left_behind() -> None:
     names = [field.name for field in dataclasses.fields(OutputDelta)]
     assert WireDelta.__struct_fields__ == ("handle", *names[1:])
     stats = CompletionStats(1, 2, 3, 4, 0.5, 0.6, 0.7, 0.8)
-    delta = OutputDelta("r", 1, "t", (5,), (), (None,), "stop", "s", "e", stats)
+    delta = OutputDelta("r", 1, "t", (5,), (), (None,), "stop", "s", "e", stats, 1, 2)
     assert output_delta("r", wire_delta(3, delta)) == delta
 
 

@@ -31,6 +31,10 @@ STATS = EngineStats(
     warm_up_time=0.5,
     step_time=1.5,
     forward_time=1.25,
+    num_drafts=7,
+    num_draft_tokens=20,
+    num_accepted_tokens=9,
+    accepted_per_position=(6, 3, 0),
 )
 
 
@@ -58,6 +62,12 @@ def test_engine_statistics_come_under_vllms_names() -> None:
         "prefix_cache_hits_total": 64,
         "num_preemptions_total": 1,
         "prompt_tokens_total": 100,
+        "spec_decode_num_drafts_total": 7,
+        "spec_decode_num_draft_tokens_total": 20,
+        "spec_decode_num_accepted_tokens_total": 9,
+        "spec_decode_num_accepted_tokens_per_pos_total|0": 6,
+        "spec_decode_num_accepted_tokens_per_pos_total|1": 3,
+        "spec_decode_num_accepted_tokens_per_pos_total|2": 0,
         "prompt_tokens_cached_total": 64,
         "generation_tokens_total": 40,
     }.items():

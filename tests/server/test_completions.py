@@ -213,6 +213,9 @@ async def test_timings_on_request():
         "e2e_ms",
         "cached_tokens",
         "preemptions",
+        "draft_tokens",
+        "accepted_tokens",
+        "mean_accepted_length",
     }
     *_, last = events(await post({"prompt": "abc", "stream": True, "timings": True}))
     assert last["choices"] == []

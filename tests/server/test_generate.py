@@ -159,8 +159,9 @@ def test_accounts_count_prompts_once():
 
 def test_timings_span_all_completions():
     account = Account(4, 2)
-    account.add(OutputDelta("a", 0, "x", (1,), stats=stats(num_preemptions=1)))
-    account.add(OutputDelta("a", 1, "x", (1,), stats=stats(queue_time=0.2, ttft=0.5, tpot=0.15, e2e=0.9)))
+    drafts = {"num_drafts": 2, "num_draft_tokens": 6}
+    account.add(OutputDelta("a", 0, "x", (1,), stats=stats(num_preemptions=1, **drafts, num_accepted_tokens=3)))
+    account.add(OutputDelta("a", 1, "x", (1,), stats=stats(queue_time=0.2, ttft=0.5, tpot=0.15, e2e=0.9, **drafts)))
     assert account.timings() == {
         "queue_ms": 100.0,
         "prefill_ms": 200.0,
@@ -170,5 +171,8 @@ def test_timings_span_all_completions():
         "e2e_ms": 900.0,
         "cached_tokens": 0,
         "preemptions": 1,
+        "draft_tokens": 12,
+        "accepted_tokens": 3,
+        "mean_accepted_length": 1.75,
     }
     assert set(Account(1, 1).timings().values()) == {None, 0}

@@ -87,7 +87,12 @@ class Completion:
         tokens = update.tokens
         # A stop token ends the text without being part of it; the ids still show it.
         hidden = update.finish_reason == "stop" and bool(tokens) and not update.complete
-        text, used = self.text.push(tokens[:-1] if hidden else tokens)
+        shown = tokens[:-1] if hidden else tokens
+        drafted, used = self.text.push(shown[: update.num_accepted]) if update.num_accepted else ("", 0)
+        text = drafted
+        if self.text.stopped_by is None:
+            more, used_too = self.text.push(shown[update.num_accepted :])
+            text, used = text + more, used + used_too
         if self.text.stopped_by is None:
             used = len(tokens)
             if update.finish_reason is not None:
@@ -101,6 +106,7 @@ class Completion:
             update.logprobs[:used],
             self._prompt_logprobs(),
             num_accepted=min(update.num_accepted, used),
+            accepted_characters=len(drafted),
         )
         return delta, self.text.stopped_by is not None or update.finish_reason is not None
 
@@ -133,6 +139,7 @@ class Completion:
                 num_accepted_tokens=stats.accepted_tokens,
             ),
             delta.num_accepted,
+            delta.accepted_characters,
         )
 
     def _prompt_logprobs(self) -> tuple[TokenLogprob | None, ...]:

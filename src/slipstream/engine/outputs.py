@@ -51,6 +51,7 @@ class OutputDelta:
     error: str | None = None
     stats: CompletionStats | None = None  # with the last delta
     num_accepted: int = 0  # of `token_ids`, so many were drafted: the first ones
+    accepted_characters: int = 0  # of `text`, so many came with them
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@ number is exported as `slipstream:...` too; what vLLM does not have, or means ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -66,6 +66,14 @@ class EngineNumbers(Protocol):
     def step_time(self) -> float: ...
     @property
     def forward_time(self) -> float: ...
+    @property
+    def num_drafts(self) -> int: ...
+    @property
+    def num_draft_tokens(self) -> int: ...
+    @property
+    def num_accepted_tokens(self) -> int: ...
+    @property
+    def accepted_per_position(self) -> Sequence[int]: ...
 
 
 class CompletionNumbers(Protocol):
@@ -173,7 +181,7 @@ class ServingMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         stats = self._stats()
-        for each in (*self._readings(stats), *self._fed):
+        for each in (*self._readings(stats), _accepted_per_position(stats), *self._fed):
             yield from each.families(self._common)
 
     def describe(self) -> Iterable[Metric]:
@@ -194,6 +202,9 @@ class ServingMetrics(Collector):
             ("prompt_tokens", "Prompt tokens taken in, cached ones included.", stats.num_prompt_tokens),
             ("prompt_tokens_cached", "Prompt tokens whose KV was there already.", stats.num_cached_tokens),
             ("generation_tokens", "Tokens generated.", stats.num_output_tokens),
+            ("spec_decode_num_drafts", "Drafts verified.", stats.num_drafts),
+            ("spec_decode_num_draft_tokens", "Drafted tokens verified.", stats.num_draft_tokens),
+            ("spec_decode_num_accepted_tokens", "Drafted tokens that became output.", stats.num_accepted_tokens),
         ):
             yield Reading(name, text, total, counter=True)
         for name, text, seconds in (
@@ -211,3 +222,12 @@ class ServingMetrics(Collector):
             ("engine_warm_up_seconds", "What warming up took before the engine was ready.", stats.warm_up_time),
         ):
             yield Reading(name, text, now, prefixes=OWN)
+
+
+def _accepted_per_position(stats: EngineNumbers) -> Counter:
+    counter = Counter(
+        "spec_decode_num_accepted_tokens_per_pos", "Drafted tokens that became output, by position.", ["position"]
+    )
+    for position, number in enumerate(stats.accepted_per_position):
+        counter.inc(str(position), by=number)
+    return counter

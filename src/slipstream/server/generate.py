@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from slipstream.engine.outputs import OutputDelta, RequestOutput
-from slipstream.engine.protocol import Engine, GenerationRequest
+from slipstream.engine.protocol import Engine, GenerationRequest, RequestSpeculation
 from slipstream.errors import DeadlineError, EngineError, SlipstreamError
 from slipstream.sampling.params import SamplingParams
 from slipstream.server.errors import SlowClientError
@@ -37,6 +37,7 @@ class Job:
     priority: int = 0
     tenant: str | None = None
     cache_salt: str | None = None
+    speculative: RequestSpeculation | None = None
 
     @property
     def num_choices(self) -> int:
@@ -56,6 +57,7 @@ class Job:
             timeout=self.timeout,
             cache_salt=self.cache_salt,
             tenant=self.tenant,
+            speculative=self.speculative,
         )
 
 

@@ -34,6 +34,12 @@ class Account:
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
+    def _mean_accepted_length(self) -> float | None:
+        """Tokens per verified draft, the one sampled behind it included; None without drafts."""
+        drafts = sum(each.num_drafts for each in self._stats.values())
+        accepted = sum(each.num_accepted_tokens for each in self._stats.values())
+        return round(1 + accepted / drafts, 3) if drafts else None
+
     def timings(self) -> dict[str, Any]:
         """Milliseconds, of the completions together: from the first that was scheduled to the last that ended."""
         stats = self._stats.values()
@@ -50,6 +56,9 @@ class Account:
             "e2e_ms": _ms(e2e),
             "cached_tokens": self.cached_tokens,
             "preemptions": sum(each.num_preemptions for each in stats),
+            "draft_tokens": sum(each.num_draft_tokens for each in stats),
+            "accepted_tokens": sum(each.num_accepted_tokens for each in stats),
+            "mean_accepted_length": self._mean_accepted_length(),
         }
 
 

@@ -92,6 +92,7 @@ class WireDelta(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
     stats: CompletionStats | None = None
     num_accepted: int = 0
+    accepted_characters: int = 0
 
 
 class Stepped(Message, frozen=True):
@@ -162,6 +163,7 @@ def wire_delta(handle: int, delta: OutputDelta) -> WireDelta:
         delta.error,
         delta.stats,
         delta.num_accepted,
+        delta.accepted_characters,
     )
 
 
@@ -178,4 +180,5 @@ def output_delta(request_id: str, delta: WireDelta) -> OutputDelta:
         delta.error,
         delta.stats,
         delta.num_accepted,
+        delta.accepted_characters,
     )

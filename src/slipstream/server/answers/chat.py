@@ -102,6 +102,8 @@ class ChatStream:
             self._chunk(delta.index, each, logprobs=logprobs if number == 0 else None)
             for number, each in enumerate(shown)
         ]
+        if delta.accepted_characters and len(shown) == 1 and shown[0].get("content") == delta.text:
+            chunks[0]["choices"][0]["accepted_characters"] = delta.accepted_characters
         if delta.finish_reason is not None:
             reason = parser.finish_reason(delta.finish_reason)
             chunks.append(self._chunk(delta.index, {}, finish_reason=reason, stop_reason=delta.stop_reason))

@@ -178,7 +178,10 @@ class AnswerView {
     }
     const choice = event.choices?.[0];
     if (choice) {
-      this.answer.add(choice.delta?.content ?? "", choice.origin);
+      const characters = [...(choice.delta?.content ?? "")];
+      const drafted = choice.accepted_characters ?? 0;
+      this.answer.add(characters.slice(0, drafted).join(""), "draft");
+      this.answer.add(characters.slice(drafted).join(""));
       this.reason = choice.finish_reason ?? this.reason;
     }
     if (this.first !== null) setText(this.meta, this.numbers());

@@ -36,4 +36,5 @@ def make_job(
         priority=body.priority or 0,
         tenant=tenant,
         cache_salt=salt,
+        speculative=None if body.speculative is None else body.speculative.wish(),
     )

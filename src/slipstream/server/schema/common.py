@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from slipstream.engine.protocol import RequestSpeculation
 from slipstream.errors import InvalidParamsError
 from slipstream.sampling.params import SamplingParams
 from slipstream.server.errors import BadRequestError
@@ -31,6 +32,16 @@ class StreamOptions(RequestModel):
     include_usage: bool = False
     continuous_usage_stats: bool = False  # as vLLM: usage so far in every chunk
     include_obfuscation: bool | None = None  # accepted; chunks are never padded
+
+
+class SpeculativeField(RequestModel):
+    """Drafts for this request: they change its speed, never its tokens."""
+
+    mode: Literal["off", "auto", "ngram"] = "auto"
+    num_tokens: Annotated[int, Field(ge=0, le=64)] | None = None  # of the longest draft
+
+    def wish(self) -> RequestSpeculation:
+        return RequestSpeculation(self.mode, self.num_tokens)
 
 
 class SharedFields(RequestModel):
@@ -65,6 +76,7 @@ class SharedFields(RequestModel):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    speculative: SpeculativeField | None = None
     timings: bool | None = None  # add a block of timings to the answer
     user: str | None = None
     store: bool | None = None
