@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,10 +17,14 @@ from slipstream.bench.workload import parse_lengths
 from slipstream.engine.llm import LLM
 from slipstream.errors import ContextLengthError
 from slipstream.kernels.cpu import cpu_kernels
+from slipstream.kernels.cpu.graph import Graph
+from slipstream.kernels.cpu.lower import lower
 from slipstream.kernels.cpu.native import ThreadPool, kernel_sets
 from slipstream.kernels.select import select_kernels
 from slipstream.models.build import load_model
 from slipstream.weights.open import open_checkpoint
+from tests.native.packed import given
+from tests.native.test_experts import Layer
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +133,23 @@ def test_attention_within_a_window_reads_and_multiplies_less() -> None:
     assert windowed.macs == 2 * 4 * 16 * (8 + 8 + 8)
     assert whole.num_bytes == 2 * 2 * 16 * 2 * (13 + 3)
     assert windowed.num_bytes == 2 * 2 * 16 * 2 * (10 + 3)
+
+
+@pytest.mark.fast
+def test_experts_multiply_for_each_token_and_are_read_once() -> None:
+    kernels = cpu_kernels(1)
+    x, batch = given(kernels, np.ones((3, 64), np.float32))
+    logits, _ = given(kernels, np.eye(3, 4, dtype=np.float32))
+    layer = Layer(4, 64, 96, ("Q8_0", "Q8_0", "Q8_0"))
+    experts = layer.bound(kernels)
+    routed = kernels.moe_experts(x, kernels.moe_route(logits, 2, True), experts, "silu")
+    noted = NotedProgram(ThreadPool(1), kernel_sets()[0])
+    lower(Graph(cast(Any, routed)), cast(Any, noted))
+    counted = [work(batch) for work in noted.works if work is not None]
+    [work] = [each for each in counted if each.macs]
+    num_bytes = sum(each.packed.nbytes for each in experts[0])
+    assert (work.macs, work.unit) == (3 * 2 * 3 * 64 * 96, "maddubs")
+    assert work.num_bytes == pytest.approx(num_bytes * 4 * (1 - 0.5**3))
 
 
 @pytest.mark.fast

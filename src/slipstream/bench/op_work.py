@@ -71,6 +71,21 @@ def _linear_gated(domain: int, tiles: int, gate: PackedMatrix, up: PackedMatrix,
     return _products(domain, [gate, up])
 
 
+def _experts(top_k: int, kind: str, source: Any, routing: Any, out: Any, experts: list[tuple[Any, ...]]) -> WorkOf:
+    """Each token multiplies by `top_k` experts. How many different ones a batch reads depends on its tokens; counted is
+    what can be expected if all experts are equally likely."""
+    count = len(experts)
+    num_bytes = sum(each.nbytes for expert in experts for each in expert) / count
+    macs = sum(each.rows * each.cols for expert in experts for each in expert) / count
+    unit: Unit = "fma" if experts[0][0].dense else "maddubs"
+
+    def work(batch: ForwardBatch) -> Work:
+        read = count * (1 - (1 - top_k / count) ** batch.num_tokens)
+        return Work(num_bytes * read, macs * top_k * batch.num_tokens, unit)
+
+    return work
+
+
 def _embed(table: PackedMatrix, *rest: Any) -> WorkOf:
     per_row = table.nbytes / table.rows
     return lambda batch: Work(per_row * batch.num_tokens, 0.0, "fma")
@@ -95,6 +110,7 @@ def _attention(num_heads: int, num_kv_heads: int, head_dim: int, scale: float, w
 _DESCRIBE: dict[str, Callable[..., WorkOf]] = {
     "linear": _linear,
     "linear_gated": _linear_gated,
+    "experts": _experts,
     "embed": _embed,
     "attention": _attention,
 }

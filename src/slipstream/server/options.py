@@ -41,7 +41,7 @@ class ServerOptions:
     cors_origins: tuple[str, ...] = ()
     tls_certificate: Path | None = None
     tls_key: Path | None = None
-    tls_key_password: str | None = None
+    tls_key_password: str | None = field(default=None, repr=False)
     log_format: LogFormat = "text"
     tool_parser: str | None = None  # how the model writes tool calls; None: as its chat template tells
     otel_endpoint: str | None = None  # URL of an OpenTelemetry collector (OTLP over HTTP) that gets a trace per request
