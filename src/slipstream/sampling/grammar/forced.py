@@ -6,9 +6,12 @@ llguidance can do this itself, but follows such a text to its end, however long,
 
 from __future__ import annotations
 
-import llguidance
+from typing import TYPE_CHECKING
 
 from slipstream.sampling.grammar.vocabulary import BYTE_EOS, GrammarVocabulary
+
+if TYPE_CHECKING:
+    import llguidance
 
 WINDOW = 64  # bytes looked ahead for forced tokens
 

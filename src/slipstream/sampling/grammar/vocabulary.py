@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
-import llguidance
 import numpy as np
 from numpy.typing import NDArray
 
@@ -49,6 +48,8 @@ class GrammarVocabulary:
         wrapped = _Wrapped(
             self, [*names, *(b"<eos>" for _ in pseudo_eos)], [*self.eos_token_ids, *pseudo_eos], sorted(special)
         )
+        import llguidance  # takes 40 ms, and most requests have no grammar
+
         self.tokens = llguidance.LLTokenizer(
             llguidance.TokenizerWrapper(wrapped),
             n_vocab=vocab_size + len(pseudo_eos),
