@@ -237,11 +237,18 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "peers", help="folder for results and logs")
     parser.add_argument("--engines", help="comma-separated; default: slipstream,llama.cpp with --quick, else all")
+    parser.add_argument("--only", help="comma-separated workloads by name; default: all, or the quick ones")
     parser.add_argument("--rounds", type=int, help="default: 3 with --quick, else 7")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--vocab", type=int, default=49000, help="token ids are drawn below this")
     args = parser.parse_args()
     workloads = QUICK if args.quick else FULL
+    if args.only:
+        names = args.only.split(",")
+        unknown = sorted(set(names) - {w.name for w in workloads})
+        if unknown:
+            parser.error(f"no workload {', '.join(unknown)}; there are {', '.join(w.name for w in workloads)}")
+        workloads = tuple(w for w in workloads if w.name in names)
     rounds = args.rounds or (3 if args.quick else 7)
     specs, absent = choose(args.engines, args.quick)
     for name, reason in absent.items():
