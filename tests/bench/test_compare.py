@@ -36,6 +36,29 @@ def test_the_rule(low: float, ratio: float, high: float, higher: bool, verdict: 
     assert judge(ratio, low, high, higher, 0.02)[0] == verdict
 
 
+@pytest.mark.parametrize(
+    ("low", "ratio", "high", "verdict"),
+    [
+        (1.05, 1.09, 1.12, "within noise"),
+        (1.09, 1.5, 2.0, "within noise"),
+        (1.12, 1.15, 1.2, "better"),
+        (0.88, 0.9, 0.95, "within noise"),
+        (0.85, 0.88, 0.89, "worse"),
+    ],
+)
+def test_drift_between_single_runs_is_allowed_for(low: float, ratio: float, high: float, verdict: str) -> None:
+    found, why = judge(ratio, low, high, True, 0.02, 0.1)
+    assert found == verdict
+    assert ("10.0% of drift" in why) == (verdict == "within noise")
+
+
+def test_one_run_of_each_does_not_tell_small_changes_from_drift(tmp_path: Path) -> None:
+    runs = [offline([10, 10, 10]), offline([10.7, 10.7, 10.7])]
+    assert {each.verdict for each in compare_results(runs[:1], runs[1:])[0]} == {"within noise"}
+    assert {each.verdict for each in compare_results(runs[:1], runs[1:], drift=0.05)[0]} == {"better"}
+    assert {each.verdict for each in compare_results(runs[:1] * 3, runs[1:] * 3)[0]} == {"better"}
+
+
 def test_pairing_sees_what_the_lengths_hide() -> None:
     """Requests differ by a factor of 30, B is 5 % slower for each."""
     a = np.random.default_rng(0).uniform(1, 30, 60)

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from slipstream.bench.failure import FailedRequestError
-from slipstream.bench.record import ServeResult, encode
-from slipstream.bench.serve import ServeOptions, WorkloadOptions, run_serve
+from slipstream.bench.record import Level, ServeResult, encode
+from slipstream.bench.serve import ServeOptions, SweepInterrupted, WorkloadOptions, run_serve
 from slipstream.bench.slo import parse_slo
 from slipstream.errors import RequestError, UsageError
 from tests.bench.fake_server import Behaviour, FakeServer
@@ -289,3 +289,30 @@ def test_a_server_that_is_gone_ends_the_level() -> None:
     assert result.levels[0].summary.errors["connect"] >= 90
     assert result.levels[0].summary.succeeded > 0
     assert result.levels[0].summary.seconds < 30
+
+
+def test_a_sweep_that_is_cancelled_has_its_finished_levels() -> None:
+    async def run(after: int) -> ServeResult:
+        async with FakeServer(Behaviour()).running() as server:
+            finished: list[float] = []
+
+            def on_level(level: Level) -> None:
+                finished.append(level.value)
+                if len(finished) == after:
+                    sweep.cancel()
+
+            options = ServeOptions(
+                url=server.url, workload=SMALL, seconds=30.0, warmup=0.0, max_requests=6, concurrency=(1, 2, 3)
+            )
+            sweep = asyncio.ensure_future(run_serve(options, on_level=on_level))
+            if not after:
+                asyncio.get_running_loop().call_later(0, sweep.cancel)
+            return await sweep
+
+    with pytest.raises(SweepInterrupted) as caught:
+        asyncio.run(run(2))
+    result = caught.value.result
+    assert [level.value for level in result.levels] == [1, 2]
+    assert result.notes == ("interrupted at concurrency 3; it and later levels are missing",)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run(0))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from slipstream.cli import bench_serve
 from slipstream.cli.main import main
 from tests.bench.fake_server import Behaviour, FakeServer
 
@@ -68,9 +70,30 @@ def test_a_sweep_writes_a_table_json_and_a_page_that_can_be_compared(run, server
     code, out, _ = run("compare", result, result)
     assert code == 0
     assert out.count("within noise") == 10
-    assert "one run each" in out
+    assert "one run each: differences below 10% are not told apart from drift" in out
+    assert run("compare", result, result, "--drift", -1)[0] == 2
     code, out, _ = run("compare", result, result, "--json")
     assert {each["ratio"] for each in json.loads(out)["comparisons"]} == {1.0}
+
+
+def test_ctrl_c_keeps_the_finished_levels(
+    run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, result, page = tmp_path / "key", tmp_path / "a.json", tmp_path / "a.html"
+    key.write_text("secret\n")
+    monkeypatch.setattr(bench_serve, "_show_level", lambda level: signal.raise_signal(signal.SIGINT))
+    code, out, err = run(
+        *("serve", "--url", server.url, "--api-key-file", key, "--concurrency", "1,2,4", "--seconds", 20),
+        *("--warmup", 0, "--requests", 9, "--lengths", "4:3", "--output", result, "--html", page),
+    )
+    assert code == 130
+    assert [line.split()[0] for line in out.splitlines()[1:2]] == ["1"]
+    assert "note: interrupted at concurrency 2; it and later levels are missing" in out
+    assert err.endswith("interrupted\n")
+    [level] = json.loads(result.read_text())["levels"]
+    assert level["value"] == 1
+    assert len(level["records"]) == 9
+    assert "interrupted at concurrency 2" in page.read_text()
 
 
 @pytest.mark.fast

@@ -8,7 +8,8 @@ What is compared is B over A as a ratio of means, for each metric of each level:
 * With folders of results on both sides whole runs are paired, in the order of their time, in the same way. Only that
   sees how much the machine itself changes between runs.
 
-A verdict other than "within noise" needs a 95 % interval that leaves out 1, and a change of at least `threshold`.
+A verdict other than "within noise" needs a 95 % interval that leaves out 1, and a change of at least `threshold`. One
+run of each knows nothing of the changes between runs: then the interval must lie beyond an allowance for `drift` too.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ Verdict = Literal["better", "worse", "within noise"]
 Floats = NDArray[np.float64]
 
 THRESHOLD = 0.02
+DRIFT = 0.10  # that a machine may be faster or slower in another run, for comparisons of one run each
 MIN_DRAWN = 8  # pairs for a bootstrap
 MIN_ROUNDS = 3  # pairs for Student's t
 
@@ -69,7 +71,9 @@ def serve_samples(level: Level) -> list[Samples]:
     return [each for each in found if each.values]
 
 
-def compare_samples(level: str, a: Samples, b: Samples, *, threshold: float = THRESHOLD, seed: int = 0) -> Comparison:
+def compare_samples(
+    level: str, a: Samples, b: Samples, *, threshold: float = THRESHOLD, drift: float = 0.0, seed: int = 0
+) -> Comparison:
     """One metric of two load tests."""
     if a.paired:
         first, second = _matched(a, b)
@@ -88,11 +92,13 @@ def compare_samples(level: str, a: Samples, b: Samples, *, threshold: float = TH
     tail = (1 - CONFIDENCE) / 2
     low, high = (float(each) for each in np.quantile(ratios, (tail, 1 - tail), method="nearest"))
     ratio = mean_b / mean_a
-    verdict, why = judge(ratio, low, high, a.higher_is_better, threshold)
+    verdict, why = judge(ratio, low, high, a.higher_is_better, threshold, drift)
     return Comparison(level, a.metric, mean_a, mean_b, ratio, low, high, pairs, verdict, why)
 
 
-def compare_rounds(level: str, a: Samples, b: Samples, *, threshold: float = THRESHOLD) -> Comparison:
+def compare_rounds(
+    level: str, a: Samples, b: Samples, *, threshold: float = THRESHOLD, drift: float = 0.0
+) -> Comparison:
     """One metric of two offline benchmarks, round by round; or of several runs, each with one number."""
     first, second = _matched(a, b)
     pairs = len(first)
@@ -103,13 +109,17 @@ def compare_rounds(level: str, a: Samples, b: Samples, *, threshold: float = THR
     half = student_t(pairs - 1) * float(logs.std(ddof=1)) / math.sqrt(pairs)
     middle = float(logs.mean())
     ratio, low, high = (math.exp(each) for each in (middle, middle - half, middle + half))
-    verdict, why = judge(ratio, low, high, a.higher_is_better, threshold)
+    verdict, why = judge(ratio, low, high, a.higher_is_better, threshold, drift)
     return Comparison(level, a.metric, mean_a, mean_b, ratio, low, high, pairs, verdict, why)
 
 
-def judge(ratio: float, low: float, high: float, higher_is_better: bool, threshold: float) -> tuple[Verdict, str]:
+def judge(
+    ratio: float, low: float, high: float, higher_is_better: bool, threshold: float, drift: float = 0.0
+) -> tuple[Verdict, str]:
     if low <= 1 <= high:
         return "within noise", "the interval holds 1"
+    if low / (1 + drift) <= 1 <= high * (1 + drift):
+        return "within noise", f"with {drift:.1%} of drift between runs the interval holds 1"
     if abs(ratio - 1) < threshold:
         return "within noise", f"less than {threshold:.1%}"
     return ("better" if (ratio > 1) == higher_is_better else "worse"), "the interval leaves out 1"

@@ -9,6 +9,7 @@ import msgspec
 
 from slipstream.bench import offline, record
 from slipstream.bench.compare import (
+    DRIFT,
     THRESHOLD,
     Comparison,
     Samples,
@@ -57,10 +58,10 @@ def read_results(path: Path) -> list[Result]:
 
 
 def compare_results(
-    a: Sequence[Result], b: Sequence[Result], *, threshold: float = THRESHOLD
+    a: Sequence[Result], b: Sequence[Result], *, threshold: float = THRESHOLD, drift: float = DRIFT
 ) -> tuple[list[Comparison], list[str]]:
     """What is better or worse in B, and reasons to doubt that the two can be compared. Raises UsageError when they
-    cannot be: different kinds, no level in common, unequal numbers of runs."""
+    cannot be: different kinds, no level in common, unequal numbers of runs. `drift` counts for one run each."""
     if len({_kind(each) for each in (*a, *b)}) > 1:
         kinds = " and ".join(sorted({_kind(each) for each in (*a, *b)}))
         raise UsageError(f"results of {kinds} cannot be compared.")
@@ -78,16 +79,17 @@ def compare_results(
             if any(each is None for each in runs):
                 continue
             present = [each for each in runs if each is not None]
-            found.append(_one(level, present[: len(a)], present[len(a) :], isinstance(a[0], ServeResult), threshold))
+            of_a, of_b = present[: len(a)], present[len(a) :]
+            found.append(_one(level, of_a, of_b, isinstance(a[0], ServeResult), threshold, drift))
     return found, doubts
 
 
-def _one(level: str, a: list[Samples], b: list[Samples], load_test: bool, threshold: float) -> Comparison:
+def _one(level: str, a: list[Samples], b: list[Samples], load_test: bool, threshold: float, drift: float) -> Comparison:
     if len(a) > 1:
         return compare_rounds(level, _of_runs(a), _of_runs(b), threshold=threshold)
     if load_test:
-        return compare_samples(level, a[0], b[0], threshold=threshold)
-    return compare_rounds(level, a[0], b[0], threshold=threshold)
+        return compare_samples(level, a[0], b[0], threshold=threshold, drift=drift)
+    return compare_rounds(level, a[0], b[0], threshold=threshold, drift=drift)
 
 
 def _of_runs(runs: list[Samples]) -> Samples:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -93,6 +94,14 @@ class ServeOptions:
         )
 
 
+class SweepInterrupted(Exception):  # noqa: N818  no error: what was measured is complete
+    """Cancelled after at least one level; `result` has the finished ones."""
+
+    def __init__(self, result: ServeResult) -> None:
+        super().__init__("the sweep was interrupted")
+        self.result = result
+
+
 async def run_serve(
     options: ServeOptions,
     *,
@@ -102,7 +111,8 @@ async def run_serve(
     progress: Callable[[int, float], None] | None = None,
 ) -> ServeResult:
     """Raises UsageError for options, FailedRequestError when the server cannot be used at all; failures of single
-    requests are counted instead. A sweep ends early after a level without one answer."""
+    requests are counted instead. A sweep ends early after a level without one answer. Cancelled after a level has
+    been finished it raises SweepInterrupted, which has those that were."""
     loads = options.loads()
     workload = options.workload.build(Calibration())  # before any request: a bad file is the first thing to say
     if loads[0].kind == "trace" and not isinstance(workload, Trace):
@@ -119,6 +129,7 @@ async def run_serve(
             say(note)
         workload = options.workload.build(found.calibration)
         levels: list[Level] = []
+        interrupted = False
         for number, load in enumerate(loads):
             runner = LevelRunner(
                 client,
@@ -130,7 +141,14 @@ async def run_serve(
                 keep_text=count_tokens is not None,
                 progress=progress,
             )
-            run = await runner.run()
+            try:
+                run = await runner.run()
+            except asyncio.CancelledError:
+                if not levels:
+                    raise
+                interrupted = True
+                notes.append(f"interrupted at {load.kind} {load.value:g}; it and later levels are missing")
+                break
             level = summarise_level(run, options.slo, count_tokens, seed=options.workload.seed)
             levels.append(level)
             on_level(level)
@@ -139,7 +157,7 @@ async def run_serve(
                 break
     finally:
         client.close()
-    return ServeResult(
+    result = ServeResult(
         format=FORMAT,
         name=options.name or model,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -166,6 +184,9 @@ async def run_serve(
         knee=find_knee(levels),
         notes=tuple(notes),
     )
+    if interrupted:
+        raise SweepInterrupted(result)
+    return result
 
 
 def _client_facts() -> dict[str, str]:

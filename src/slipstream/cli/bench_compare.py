@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from slipstream.bench.compare import THRESHOLD, Comparison
+from slipstream.bench.compare import DRIFT, THRESHOLD, Comparison
 from slipstream.bench.results import compare_results, read_results
 from slipstream.bench.stats import CONFIDENCE
 from slipstream.cli.parameters import Argument, Option
@@ -19,18 +19,23 @@ def compare(
     b: Annotated[Path, Argument(metavar="B", help="What is compared with it.")],
     *,
     threshold: Annotated[float, Option(help="A smaller change than this share is within noise.")] = THRESHOLD,
+    drift: Annotated[
+        float, Option(help="What a machine may change by between two runs; counts for one run of each.")
+    ] = DRIFT,
     json_: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say for every metric of two results whether B is better, worse or within noise of A.
 
     The ratio is B over A with a 95 % interval. Better or worse needs an interval that leaves out 1 and a change of at
-    least --threshold. Two files know nothing of how the machine changes between runs; folders of runs made in
-    turn do.
+    least --threshold. Two files know nothing of how the machine changes between runs, so the interval must leave out
+    1 by more than --drift; folders of runs made in turn do know it.
     """
     if not 0 <= threshold < 1:
         raise UsageError("must be from 0 to 1.", where="--threshold")
+    if not 0 <= drift < 10:
+        raise UsageError("must be from 0 to below 10.", where="--drift")
     of_a, of_b = read_results(a), read_results(b)
-    found, doubts = compare_results(of_a, of_b, threshold=threshold)
+    found, doubts = compare_results(of_a, of_b, threshold=threshold, drift=drift)
     if json_:
         print(msgspec.json.encode({"comparisons": found, "doubts": doubts}).decode())
         return
@@ -42,7 +47,10 @@ def compare(
         f"{threshold:.1%}."
     )
     if len(of_a) == 1:
-        doubts.append("one run each: how the machine changes between runs is not in the intervals")
+        doubts.append(
+            f"one run each: differences below {drift:.0%} are not told apart from drift between runs; give folders of "
+            "runs made in turn"
+        )
     for doubt in doubts:
         print(f"note: {doubt}")
 

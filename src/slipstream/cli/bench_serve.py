@@ -12,7 +12,7 @@ from typing import Annotated
 from slipstream.bench.api import Api
 from slipstream.bench.levels import parse_concurrency, parse_rates
 from slipstream.bench.record import Level, ServeResult, encode
-from slipstream.bench.serve import ServeOptions, WorkloadOptions, run_serve
+from slipstream.bench.serve import ServeOptions, SweepInterrupted, WorkloadOptions, run_serve
 from slipstream.bench.slo import parse_slo
 from slipstream.bench.table import closing, level_notes, table
 from slipstream.bench.workload import DEFAULT_LENGTHS
@@ -76,7 +76,8 @@ def serve(
     """Load a server with a sweep of levels and report throughput, latency percentiles with intervals, and the knee.
 
     A level is measured for --seconds after a warm-up; load goes on until its last request has been answered.
-    Failures are counted apart. With --slo also goodput, and the knee is where the objectives still hold.
+    Failures are counted apart. With --slo also goodput, and the knee is where the objectives still hold. Ctrl-C keeps
+    the levels that are finished.
     """
     for file in (output, html):
         check_writable(file)
@@ -120,15 +121,18 @@ def serve(
         name=name or "",
     )
     count = None if tokenizer is None else _counter(tokenizer)
-    result = asyncio.run(
-        run_serve(
-            options,
-            count_tokens=count,
-            say=(lambda text: None) if quiet else lambda text: note(f"note: {text}"),
-            on_level=(lambda level: None) if quiet or json_ else _show_level,
-            progress=_progress(seconds) if not quiet and sys.stderr.isatty() else None,
-        )
+    sweep = run_serve(
+        options,
+        count_tokens=count,
+        say=(lambda text: None) if quiet else lambda text: note(f"note: {text}"),
+        on_level=(lambda level: None) if quiet or json_ else _show_level,
+        progress=_progress(seconds) if not quiet and sys.stderr.isatty() else None,
     )
+    try:
+        result = asyncio.run(sweep)
+    except SweepInterrupted as interrupted:
+        _deliver(interrupted.result, output, html, json_)
+        raise KeyboardInterrupt from None
     _deliver(result, output, html, json_)
 
 
