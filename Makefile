@@ -1,7 +1,7 @@
 # make run    answer a prompt (PROMPT="..."); installs what is missing first
 # make test   the whole test suite              make fast       only the quick tests
 # make lint   style, types, room order          make clean      remove build output and caches
-# make peers   install llama.cpp for benchmarks/peers.py
+# make peers   install llama.cpp and OpenVINO GenAI for benchmarks/peers.py
 # make sanitize  native tests on a build with AddressSanitizer, UndefinedBehaviorSanitizer; thread team with ThreadSanitizer
 # make native-warnings  compile the C++ code with every compiler at hand, warnings being errors
 #
@@ -44,11 +44,11 @@ lint: $(READY_DEV)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Another engine to compare with, in an environment of its own (builds for a quarter of an hour on two cores).
+# Other engines to compare with, in an environment of their own (builds for a quarter of an hour on two cores).
 peers:
 	test -x .venv-peers/bin/python || "$$(scripts/find_python.sh $(PYTHON))" -m venv .venv-peers
 	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAVA_BUILD=OFF" \
-	  .venv-peers/bin/python -m pip install llama-cpp-python
+	  .venv-peers/bin/python -m pip install llama-cpp-python openvino-genai
 
 sanitize: $(READY_DEV)
 	scripts/native_sanitize.sh
