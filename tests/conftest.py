@@ -8,7 +8,7 @@ import pytest
 
 from slipstream.config.env import read_environment
 from slipstream.errors import ModelNotFoundError
-from slipstream.hub.store import packed_dir, resolve_model
+from slipstream.hub.store import packed_dir, profiles_dir, resolve_model
 from tests.tiny_folder import write_tiny_folder
 
 
@@ -20,10 +20,13 @@ def _pulled(model: str) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _no_packed_weights_of_tests_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Engines loaded in this process keep packed weights in the test's folder unless they are given a cache folder."""
+def _nothing_of_tests_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Engines loaded in this process keep what they derive in the test's folder unless given a cache folder."""
     monkeypatch.setattr(
         "slipstream.engine.loading.packed_dir", lambda cache_dir: packed_dir(cache_dir or tmp_path / "cache")
+    )
+    monkeypatch.setattr(
+        "slipstream.engine.loading.profiles_dir", lambda cache_dir: profiles_dir(cache_dir or tmp_path / "cache")
     )
 
 

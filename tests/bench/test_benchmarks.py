@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import peers, sustained
+from benchmarks import peers, speculation, sustained
 from benchmarks.peers import EngineSpec, Workload
 from scipy import stats as scipy_stats
+
+from slipstream.engine.outputs import CompletionStats
 
 pytestmark = pytest.mark.fast
 
@@ -154,3 +156,46 @@ def test_a_worker_answers_what_it_cannot_do(tmp_path: Path) -> None:
         {"unsupported": "no decoding"},
     ]
     assert "to standard error" in done.stderr
+
+
+# ---- speculation ----
+
+
+def spec_answer(tpot: float | None, tokens: tuple[int, ...] = (1, 2, 3), **counts: int) -> speculation.Answer:
+    return speculation.Answer(tokens, CompletionStats(4, len(tokens), 0, 0, 0.0, 0.1, tpot, 1.0, **counts))
+
+
+def test_the_ratio_is_without_over_with_and_its_mean_geometric() -> None:
+    drafts = {"num_drafts": 2, "num_draft_tokens": 8, "num_accepted_tokens": 4}
+    pairs = [
+        speculation.Pair((spec_answer(0.04),), (spec_answer(0.01, **drafts),)),
+        speculation.Pair((spec_answer(0.02), spec_answer(None)), (spec_answer(0.02),)),
+    ]
+    row = speculation.summarise("edit", 1, 0.0, pairs)
+    assert row is not None
+    assert (row.groups, row.ratio) == (2, pytest.approx(2.0))
+    half = 12.706 * np.std(np.log([4.0, 1.0]), ddof=1) / np.sqrt(2)
+    assert (row.low, row.high) == pytest.approx((2 * np.exp(-half), 2 * np.exp(half)), rel=1e-3)
+    assert (row.acceptance, row.mean_accepted_length, row.drafted_per_token) == (0.5, 3.0, 8 / 6)
+    assert row.different == 1
+    found = speculation.overall([row, row])
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
+    assert "1 GROUPS DIFFER" in speculation.table([row])
+
+
+def test_a_kind_without_a_second_token_has_no_ratio() -> None:
+    pair = speculation.Pair((spec_answer(None),), (spec_answer(None),))
+    assert speculation.summarise("edit", 1, 0.0, [pair]) is None
+    assert speculation.overall([]) is None
+
+
+def test_every_code_edit_is_one_change_of_one_file() -> None:
+    prompts = speculation.code_edits()
+    assert len(prompts) == 20
+    for prompt in prompts:
+        change, _, rest = prompt.partition(" Return the whole file with this one change and nothing else.\n\n")
+        name, _, content = rest.partition(":\n")
+        assert change.endswith((".", "'"))
+        assert "." in name
+        assert len(content.splitlines()) > 10

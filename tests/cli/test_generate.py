@@ -221,3 +221,29 @@ class TestBatch:
         assert code == 2
         assert "the same file" in err
         assert source.read_bytes() == before
+
+
+def test_drafts_change_no_text_and_are_told_of(run):
+    arguments = ("--prompt", "one one one one", "--max-tokens", "16", "--ignore-eos", "--json")
+    _, plain, _ = run(*arguments)
+    code, out, _ = run(*arguments, "--speculative", "ngram", "--num-speculative-tokens", "2")
+    assert code == 0
+    ours, expected = json.loads(out), json.loads(plain)
+    assert ours["outputs"][0]["token_ids"] == expected["outputs"][0]["token_ids"]
+    assert (ours["settings"]["speculative"], expected["settings"]["speculative"]) == ("ngram", "off")
+    assert ours["settings"]["step_times"] in ("measured", "measured earlier")
+    assert expected["outputs"][0]["timings"]["draft_tokens"] == 0
+
+
+@pytest.mark.parametrize("mode", ["draft_head", "other-model"])
+def test_a_way_to_draft_that_is_not_there_is_refused(run, mode: str):
+    code, out, err = run("--prompt", "hello", "--speculative", mode)
+    assert (code, out) == (2, "")
+    assert f"cannot be '{mode}'" in err
+    assert "Choose off, auto or ngram." in err
+
+
+def test_settings_of_drafts_without_drafts_are_warned_of(run):
+    code, _, err = run("--prompt", "hello", "--max-tokens", "2", "--num-speculative-tokens", "3")
+    assert code == 0
+    assert "num_speculative_tokens: without effect, because speculation is off" in err

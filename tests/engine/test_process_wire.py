@@ -37,7 +37,7 @@ from slipstream.engine.process.wire import (
     wire_delta,
 )
 from slipstream.engine.process.wire_errors import WireError, from_wire, to_wire
-from slipstream.engine.protocol import EngineInfo, EngineStats, GenerationRequest
+from slipstream.engine.protocol import EngineInfo, EngineStats, GenerationRequest, RequestSpeculation
 from slipstream.engine.queue import QueueFullError
 from slipstream.engine.timeline import RequestTimeline
 from slipstream.errors import (
@@ -77,6 +77,8 @@ requests = st.builds(
     priority=st.integers(-(2**40), 2**40),
     timeout=st.none() | st.floats(0, 1e6),
     tenant=st.none() | texts,
+    speculative=st.none()
+    | st.builds(RequestSpeculation, st.sampled_from(["off", "auto", "ngram"]), st.none() | token_ids),
 )
 timelines = st.from_type(RequestTimeline)
 deltas = st.from_type(OutputDelta)
@@ -123,7 +125,7 @@ def test_timelines(timeline: RequestTimeline) -> None:
 
 
 def test_every_other_message() -> None:
-    options = EngineOptions.from_flat(model="m", max_num_seqs=3, kv_dtype="float16", seed=MAX_SEED, num_threads=2)
+    options = EngineOptions.from_flat(model="m", max_num_seqs=3, speculative="auto", seed=MAX_SEED, num_threads=2)
     info = EngineInfo("m", 10, 20, decisions=(Decision("a", None, 1, "w"), Decision("b", "x", True, "w")), pid=3)
     for down in (Start(options, None, 0.5, True), Start(options, "/c", 1.0, False), Abort(3), Close()):
         assert decode_to_child(encode(down)) == down

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from slipstream.errors import EngineError
 
 pytestmark = pytest.mark.fast
 
-SIZE = ProfileSize(max_rows=4, max_tokens=6, block_size=16, num_blocks=200, max_model_len=2048)
+SIZE = ProfileSize(max_rows=4, max_tokens=6, block_size=16, num_blocks=200, max_model_len=2048, max_step_tokens=4096)
 
 
 class Machine:
@@ -61,7 +62,9 @@ def test_every_number_of_rows_and_tokens_is_measured_at_the_context() -> None:
 @pytest.mark.parametrize(("num_blocks", "rows", "context"), [(40, {1, 2}, 256), (4, {1, 2, 4}, 10), (2, {1, 2}, 10)])
 def test_a_small_pool_has_shorter_contexts_and_then_fewer_rows(num_blocks: int, rows: set[int], context: int) -> None:
     machine = Machine()
-    size = ProfileSize(max_rows=4, max_tokens=6, block_size=16, num_blocks=num_blocks, max_model_len=2048)
+    size = ProfileSize(
+        max_rows=4, max_tokens=6, block_size=16, num_blocks=num_blocks, max_model_len=2048, max_step_tokens=4096
+    )
     assert {r for r, _ in measure(machine, size)} >= rows
     for plan in machine.plans:
         assert max(block for row in plan.rows for block in row.blocks) < num_blocks
@@ -90,7 +93,7 @@ def test_a_step_that_fails_is_no_measurement() -> None:
 def test_a_real_model_is_measured_and_answers_as_before(backend: str) -> None:
     prompt = [(1, 2, 3, 1, 2)]
     untouched, measured = TinyEngine(backend=backend), TinyEngine(backend=backend)
-    size = ProfileSize(max_rows=3, max_tokens=4, block_size=4, num_blocks=200, max_model_len=120)
+    size = ProfileSize(max_rows=3, max_tokens=4, block_size=4, num_blocks=200, max_model_len=120, max_step_tokens=256)
     assert set(measure_steps(measured.runner, size)) >= {(1, 1), (1, 4), (2, 8)}
     params = SamplingParams(temperature=0.0, max_tokens=20)
     assert measured.answer([(prompt[0], params)]) == untouched.answer([(prompt[0], params)])
@@ -138,3 +141,21 @@ def test_a_folder_that_cannot_be_written_to_is_no_obstacle(tmp_path: Path) -> No
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert load_or_measure(blocked, {}, lambda: {(1, 1): 0.25}) == ({(1, 1): 0.25}, "measured")
+
+
+@pytest.mark.parametrize(
+    ("changed", "lengths"),
+    [
+        ({"max_step_tokens": 3}, {(1, 1), (1, 2), (1, 3)}),
+        ({"max_step_tokens": 6}, {(1, 1), (1, 2), (1, 3), (1, 4), (1, 6)}),
+        ({"max_model_len": 2}, {(rows, rows * n) for rows in (1, 2, 4) for n in (1, 2)}),
+        ({"num_blocks": 1, "block_size": 2}, {(1, 1), (1, 2)}),
+    ],
+)
+def test_nothing_is_fed_that_could_not_be(changed: dict[str, int], lengths: set[tuple[int, int]]) -> None:
+    machine, size = Machine(), replace(SIZE, **changed)
+    assert set(measure(machine, size)) == lengths
+    for plan in machine.plans:
+        assert plan.num_tokens <= size.max_step_tokens
+        assert all(row.start + len(row.tokens) <= size.max_model_len for row in plan.rows)
+        assert max(block for row in plan.rows for block in row.blocks) < size.num_blocks

@@ -80,3 +80,12 @@ def test_a_sequence_begins_where_all_sequences_are_and_goes_its_own_way() -> Non
     assert one.chances(1, 1)[0] == pytest.approx(0.98 * 8 / 38)
     assert everyone.chances(1, 1)[0] == pytest.approx((2 + 96) / (4 + 96 + 30))
     assert everyone.child().chances(1, 1) == everyone.chances(1, 1)
+
+
+def test_a_kind_of_evidence_may_have_a_prior_of_its_own() -> None:
+    model = AcceptanceModel(prior=0.5, strength=4.0, keep=1.0, priors={-1: 0.75})
+    assert model.chances(-1, 2) == [0.75, 0.75**2]
+    assert model.child().chances(-1, 1) == [0.75]
+    assert model.chances(1, 1) == [0.5]
+    model.observe(-1, proposed=1, accepted=0)
+    assert model.chances(-1, 1) == [3 / 5]

@@ -11,7 +11,7 @@ from slipstream.config.resolve import EffectiveOptions
 from slipstream.config.speculation import SpeculationOptions
 from slipstream.engine.drafts import DraftProposer, NoDrafts
 from slipstream.engine.runner import Runner
-from slipstream.engine.speculation import SpeculativeDrafts
+from slipstream.engine.speculation import FORCED, FORCED_CHANCE, SpeculativeDrafts
 from slipstream.engine.step_profile import ProfileSize, StepSeconds, load_or_measure, measure_steps
 from slipstream.sampling.grammar.states import GrammarStates
 from slipstream.spec.controller import Controller, ControlOptions
@@ -54,6 +54,7 @@ def make_drafts(
             block_size=options.block_size,
             num_blocks=num_blocks,
             max_model_len=options.max_model_len,
+            max_step_tokens=options.max_num_batched_tokens,
         )
         facts = _facts(options, size, model_files, cpu_model)
         measured, source = load_or_measure(folder, facts, lambda: measure_steps(runner, size))
@@ -61,7 +62,8 @@ def make_drafts(
         decisions = (Decision("step_times", None, source, _summary(measured)),)
         warnings = _useless(times, control.num_tokens, control.margin)
     proposer = NgramProposer(NgramOptions(options.prompt_lookup_min, options.prompt_lookup_max))
-    return Drafting(SpeculativeDrafts(proposer, Controller(control, times), grammars), decisions, warnings)
+    controller = Controller(control, times, {FORCED: FORCED_CHANCE})
+    return Drafting(SpeculativeDrafts(proposer, controller, grammars), decisions, warnings)
 
 
 def _facts(
@@ -78,6 +80,7 @@ def _facts(
         "version": installed_version(),
         "rows": size.max_rows,
         "tokens": size.max_tokens,
+        "step": min(size.max_step_tokens, 1 << 12),
         "block_size": size.block_size,
         "small_pool": min(size.num_blocks * size.block_size, 1 << 14),
         "max_model_len": min(size.max_model_len, 1 << 10),

@@ -13,6 +13,7 @@ from slipstream.spec.controller import Controller
 from slipstream.spec.proposer import NOTHING, Draft, Proposer
 
 FORCED = -1  # the evidence of what a grammar leaves no choice about; proposers' own are not negative
+FORCED_CHANCE = 0.95  # of its first token, before any has been seen
 
 
 @dataclass(slots=True)

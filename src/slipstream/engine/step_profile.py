@@ -38,31 +38,46 @@ class ProfileSize:
     block_size: int
     num_blocks: int
     max_model_len: int
+    max_step_tokens: int  # fed in one step
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a row that can be fed at all."""
+        return min(self.max_tokens, self.max_step_tokens, self.max_model_len, self.num_blocks * self.block_size)
+
+    def context(self, rows: int) -> int:
+        """Tokens before the fed ones; negative if so many rows do not fit."""
+        if rows * self.longest > self.max_step_tokens:
+            return -1
+        room = self.num_blocks // rows * self.block_size
+        return min(CONTEXT, room - self.longest, self.max_model_len - self.longest)
 
 
 def measure_steps(runner: Runner, size: ProfileSize, clock: Callable[[], float] = perf_counter) -> StepSeconds:
     """Seconds of greedy steps over the pool, which holds nothing afterwards that anybody knows of.
 
     Every row has blocks of its own. Where the pool is too small for that, contexts are shorter, down to
-    nothing, and then fewer rows are measured. Takes about `BUDGET` seconds, longer only if the few steps of one row do.
+    nothing, and then fewer rows are measured. Takes at most about `BUDGET` seconds, unless the few steps of one row
+    take longer. In such a step every draft is greedy and, most likely, refused at its first token.
     Raises EngineError if the model cannot compute a step.
     """
-    measured: StepSeconds = {}
     begun = clock()
-    tokens_per_row = sorted({1, 2, 3, 4, size.max_tokens} & set(range(1, size.max_tokens + 1)))
-    _seconds(runner, _plan(1, 1, size, _context(1, size)), clock)  # the first step of all pays for what comes once
+    tokens_per_row = sorted({1, 2, 3, 4, size.longest} & set(range(1, size.longest + 1)))
+    _seconds(runner, _plan(1, 1, size.context(1), size.block_size), clock)  # pays for what comes once
+    measured: StepSeconds = {}
+    took = 0.0  # of all lengths once, with as many rows
     for rows in ROWS:
-        context = _context(rows, size)
-        if measured and (rows > size.max_rows or context < 0 or clock() - begun > BUDGET):
+        context = size.context(rows)
+        if measured and (rows > size.max_rows or context < 0 or clock() - begun + 2 * took > BUDGET):
             break
-        for tokens in tokens_per_row:
-            if clock() - begun > BUDGET and (rows, rows) in measured and rows > 1:
-                return measured
-            plan = _plan(rows, tokens, size, max(context, 0))
-            times = [_seconds(runner, plan, clock)]
-            while len(times) < REPETITIONS and clock() - begun + times[0] < BUDGET:
-                times.append(_seconds(runner, plan, clock))
-            measured[rows, rows * tokens] = statistics.median(times)
+        plans = [_plan(rows, tokens, context, size.block_size) for tokens in tokens_per_row]
+        times: list[list[float]] = []
+        # Each length once and then all of them again: a moment in which the machine is busy must not strike one only.
+        while not times or (len(times) < REPETITIONS and clock() - begun + took < BUDGET):
+            times.append([_seconds(runner, plan, clock) for plan in plans])
+            took = sum(times[-1])
+        for tokens, seconds in zip(tokens_per_row, zip(*times, strict=True), strict=True):
+            measured[rows, rows * tokens] = statistics.median(seconds)
     return measured
 
 
@@ -91,21 +106,15 @@ def load_or_measure(
     return measured, "measured"
 
 
-def _context(rows: int, size: ProfileSize) -> int:
-    """Tokens before the fed ones; negative if the rows do not even fit without any."""
-    room = size.num_blocks // rows * size.block_size
-    return min(CONTEXT, room - size.max_tokens, size.max_model_len - size.max_tokens)
-
-
-def _plan(rows: int, tokens: int, size: ProfileSize, context: int) -> StepPlan:
-    blocks_per_row = -(-(context + tokens) // size.block_size)
+def _plan(rows: int, tokens: int, context: int, block_size: int) -> StepPlan:
+    blocks_per_row = -(-(context + tokens) // block_size)
     sampling = RowSampling(_GREEDY, seed=0, num_prompt_tokens=1, stop_token_ids=())
     return StepPlan(
         0,
         tuple(
             PlanRow(
                 request_id=f"profile-{row}",
-                tokens=tuple(range(tokens)),
+                tokens=(0,) * tokens,
                 start=context,
                 blocks=tuple(range(row * blocks_per_row, (row + 1) * blocks_per_row)),
                 num_draft=tokens - 1,

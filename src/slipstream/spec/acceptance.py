@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 WINDOW = 50  # proposals (requirement D5)
@@ -14,10 +15,12 @@ class _Beta:
 
     successes: float
     failures: float
+    count: int = 0  # of observations, however old
 
     def add(self, success: bool, keep: float) -> None:
         self.successes = self.successes * keep + success
         self.failures = self.failures * keep + (not success)
+        self.count += 1
 
     @property
     def mean(self) -> float:
@@ -39,10 +42,11 @@ class AcceptanceModel:
     keep: float = 0.99
     positions: int = 8
     parent: AcceptanceModel | None = None
+    priors: Mapping[int, float] = field(default_factory=dict)  # of kinds of evidence, where `prior` is not theirs
     _classes: dict[tuple[int, int], _Beta] = field(default_factory=dict)
 
     def child(self) -> AcceptanceModel:
-        return AcceptanceModel(self.prior, 2 * self.strength, self.keep, self.positions, self)
+        return AcceptanceModel(self.prior, 2 * self.strength, self.keep, self.positions, self, self.priors)
 
     def observe(self, evidence: int, proposed: int, accepted: int) -> None:
         """Of a draft of `proposed` tokens the first `accepted` were right. Says nothing about those after the first
@@ -66,13 +70,20 @@ class AcceptanceModel:
             chances.append(chance)
         return chances
 
+    def count(self, evidence: int, position: int) -> int:
+        """How often a token of this class has been judged, in all sequences."""
+        if self.parent is not None:
+            return self.parent.count(evidence, position)
+        known = self._classes.get((evidence, min(position, self.positions - 1)))
+        return 0 if known is None else known.count
+
     def _mean(self, key: tuple[int, int]) -> float:
         known = self._known(key)
         if known is not None:
             return known
         evidence, position = key
         # Where one token was right the next one tends to be: a flat prior would keep long drafts from being tried.
-        return self._mean((evidence, position - 1)) if position else self.prior
+        return self._mean((evidence, position - 1)) if position else self.priors.get(evidence, self.prior)
 
     def _known(self, key: tuple[int, int]) -> float | None:
         own = self._classes.get(key)

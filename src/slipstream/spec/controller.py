@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,13 +14,17 @@ from slipstream.spec.step_times import StepTimes
 
 Policy = Literal["cost", "threshold", "fixed"]
 
+EARLY_JUDGED, EARLY_INTERVAL = 16, 8
+
 
 @dataclass(frozen=True, slots=True)
 class ControlOptions:
     """`num_tokens`: the longest draft. `off_below`, `on_above`: share of accepted tokens in a request's last proposals
     at which the threshold policy switches off and on. `margin`: gain in tokens per second that a step with drafts must
-    promise under the cost policy. `probe_interval`: of the offers that are cut short or turned down every so many-th is
-    verified by one token more, to learn whether that has become wrong."""
+    promise under the cost policy. `probe_interval`: of the offers that are cut short or turned down, of one kind of
+    evidence, every so many-th is verified by one token more, to learn whether that has become wrong; of tokens that
+    have not been judged `EARLY_JUDGED` times every `EARLY_INTERVAL`-th, under the cost policy. Nothing is probed
+    where even right drafts would not pay."""
 
     policy: Policy = "cost"
     num_tokens: int = 5
@@ -59,21 +63,26 @@ class _Tracked:
     acceptance: AcceptanceModel
     window: AcceptanceWindow = field(default_factory=AcceptanceWindow)
     on: bool = True
-    cut_short: int = 0
     offer: Draft = field(default_factory=Draft)  # what was cut to `length` for the step in flight
 
 
 class Controller:
     """One per proposer. `offer` before a step, `observe` after it, for every request that had a draft in it."""
 
-    def __init__(self, options: ControlOptions, times: StepTimes | None) -> None:
-        """times: needed by the cost policy. Raises ConfigError if it is missing there."""
+    def __init__(
+        self, options: ControlOptions, times: StepTimes | None, priors: Mapping[int, float] | None = None
+    ) -> None:
+        """times: needed by the cost policy. priors: chances of kinds of evidence before anything is known of them.
+
+        Raises ConfigError if the times are missing.
+        """
         if times is None and options.policy == "cost":
             raise ConfigError("the cost policy needs measured step times.", where="speculation.policy")
         self.options = options
         self._times = times
-        self._acceptance = AcceptanceModel()
+        self._acceptance = AcceptanceModel(priors=priors or {})
         self._requests: dict[str, _Tracked] = {}
+        self._cut_short: dict[int, int] = {}  # by kind of evidence, since the last probe
 
     def offer(self, drafts: Sequence[tuple[str, Draft]], others: int = 0) -> list[tuple[int, ...]]:
         """Cut each request's draft to what is worth verifying. `others`: rows of the step that have none."""
@@ -81,10 +90,9 @@ class Controller:
         lengths = self._lengths(tracked, [draft for _, draft in drafts], others)
         cut: list[tuple[int, ...]] = []
         for request, (_, draft), length in zip(tracked, drafts, lengths, strict=True):
-            if length < min(len(draft.tokens), self.options.num_tokens):
-                request.cut_short += 1
-                if request.cut_short >= self.options.probe_interval:
-                    request.cut_short, length = 0, length + 1
+            most = min(len(draft.tokens), self.options.num_tokens)
+            if length < most and self._probes(draft.evidence, length, most, len(drafts) + others):
+                length += 1
             request.offer = draft
             cut.append(draft.tokens[:length])
         return cut
@@ -130,6 +138,25 @@ class Controller:
             [*chances, *([[]] * others)], lambda extra: times(rows, rows + extra), margin=self.options.margin
         )
         return chosen[: len(drafts)]
+
+    def _probes(self, evidence: int, length: int, most: int, rows: int) -> bool:
+        """Whether a draft that was cut to `length` of `most` tokens is to be verified by one token more."""
+        interval = self.options.probe_interval
+        if self.options.policy == "cost":
+            if not self._could_pay(length + 1, most, rows):
+                return False
+            if self._acceptance.count(evidence, length) < EARLY_JUDGED:
+                interval = min(interval, EARLY_INTERVAL)
+        count = self._cut_short.get(evidence, 0) + 1
+        self._cut_short[evidence] = 0 if count >= interval else count
+        return count >= interval
+
+    def _could_pay(self, least: int, most: int, rows: int) -> bool:
+        """Whether `least` to `most` drafted tokens would pay if they were right."""
+        times = self._times
+        assert times is not None
+        rate = rows / times(rows, rows) * (1.0 + self.options.margin)
+        return any((rows + n) / times(rows, rows + n) > rate for n in range(least, most + 1))
 
     def _tracked(self, key: str) -> _Tracked:
         request = self._requests.get(key)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slipstream import LLM, SamplingParams
+from slipstream.engine.make_drafts import _summary, _useless
+from slipstream.errors import ConfigError
+from slipstream.spec.step_times import StepTimes
+
+pytestmark = pytest.mark.fast
+
+PARAMS = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1)
+SMALL = {"backend": "reference", "num_threads": 1, "num_blocks": 32, "max_num_seqs": 2}
+
+
+def open_llm(folder: Path, cache: Path, **settings: object) -> LLM:
+    return LLM(str(folder), cache_dir=cache, **(SMALL | settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", ["cost", "threshold", "fixed"])
+def test_an_llm_answers_the_same_with_drafts(tiny_folder: Path, tmp_path: Path, policy: str) -> None:
+    prompts = ["one two one two one two one", "three"]
+    with open_llm(tiny_folder, tmp_path) as llm:
+        expected = llm.generate(prompts, PARAMS)
+        assert llm.stats().num_draft_tokens == 0
+    config = {"method": "ngram", "num_speculative_tokens": 3, "policy": policy, "prompt_lookup_min": 1}
+    with open_llm(tiny_folder, tmp_path, speculative_config=config) as llm:
+        answers = llm.generate(prompts, PARAMS)
+        if policy == "fixed":
+            assert llm.stats().num_draft_tokens > 0
+    for ours, theirs in zip(answers, expected, strict=True):
+        assert ours.outputs[0].token_ids == theirs.outputs[0].token_ids
+        assert ours.outputs[0].logprobs == theirs.outputs[0].logprobs
+
+
+def test_step_times_are_a_decision_and_kept(tiny_folder: Path, tmp_path: Path) -> None:
+    sources = []
+    for settings in ({}, {}, {"num_speculative_tokens": 2}):
+        with open_llm(tiny_folder, tmp_path, speculative="auto", **settings) as llm:
+            decisions = {each.field: each for each in llm.decisions}
+        assert (decisions["speculative"].effective, decisions["speculative"].overruled) == ("ngram", False)
+        assert decisions["step_times"].why.startswith("1 x 1 token ")
+        sources.append(decisions["step_times"].effective)
+    assert sources == ["measured", "measured earlier", "measured"]
+    files = list((tmp_path / "profiles").iterdir())
+    assert len(files) == 2
+    assert all(json.loads(path.read_text())["seconds"] for path in files)
+
+
+@pytest.mark.parametrize("policy", ["threshold", "fixed"])
+def test_policies_without_cost_measure_nothing(tiny_folder: Path, tmp_path: Path, policy: str) -> None:
+    with open_llm(tiny_folder, tmp_path, speculative="ngram", speculative_policy=policy) as llm:
+        assert "step_times" not in {each.field for each in llm.decisions}
+        assert llm.plan.warnings == ()
+    assert not (tmp_path / "profiles").exists()
+
+
+def test_settings_of_what_is_off_are_without_effect(tiny_folder: Path, tmp_path: Path) -> None:
+    with open_llm(tiny_folder, tmp_path, num_speculative_tokens=3, prompt_lookup_min=1) as llm:
+        [warning] = llm.plan.warnings
+    assert warning == (
+        "num_speculative_tokens, prompt_lookup_min: without effect, because speculation is off (speculative = off)."
+    )
+
+
+def test_a_method_that_is_not_there_is_refused_before_anything_is_loaded(tiny_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="drafting with a smaller model is not part of this build"):
+        open_llm(tiny_folder, tmp_path, speculative_config={"method": "draft_model"})
+
+
+def test_drafts_that_can_never_pay_are_warned_of() -> None:
+    linear = StepTimes({(1, n): 0.01 * n for n in (1, 2, 3, 4)})
+    [warning] = _useless(linear, 3, 0.02)
+    assert warning.startswith("speculation is on but will not pay here: a step that verifies ")
+    assert _useless(StepTimes({(1, n): 0.01 + 0.005 * (n - 1) for n in (1, 2, 3, 4)}), 3, 0.02) == ()
+
+
+def test_a_summary_names_the_ends_of_each_line() -> None:
+    measured = {(1, 1): 0.01, (1, 3): 0.02, (2, 2): 0.0125, (2, 6): 0.04}
+    assert _summary(measured) == "1 x 1 token 10.0 ms, 1 x 3 20.0 ms; 2 x 1 token 12.5 ms, 2 x 3 40.0 ms"

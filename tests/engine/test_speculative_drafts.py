@@ -1,0 +1,112 @@
+"""What SpeculativeDrafts tells its proposer and its controller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from replay import Replay
+from scheduling_loop import request
+
+from slipstream.engine.plan import PlanRow, RowSampling, StepPlan
+from slipstream.engine.request import Request
+from slipstream.engine.speculation import SpeculativeDrafts
+from slipstream.sampling.params import SamplingParams
+from slipstream.spec.controller import Controller, ControlOptions
+
+pytestmark = pytest.mark.fast
+
+
+class Watched(Controller):
+    """Lets everything through and remembers what it is told."""
+
+    def __init__(self, num_tokens: int) -> None:
+        super().__init__(ControlOptions(policy="fixed", num_tokens=num_tokens), None)
+        self.offers: list[tuple[int, int]] = []  # rows with a draft, others
+        self.observed: list[tuple[str, int, int]] = []
+        self.steps: list[tuple[int, int, float]] = []
+        self.forgotten: list[str] = []
+
+    def offer(self, drafts, others=0):  # type: ignore[no-untyped-def]
+        self.offers.append((len(drafts), others))
+        return super().offer(drafts, others)
+
+    def observe(self, key: str, verified: int, accepted: int) -> None:
+        self.observed.append((key, verified, accepted))
+        super().observe(key, verified, accepted)
+
+    def observe_step(self, rows: int, tokens: int, seconds: float) -> None:
+        self.steps.append((rows, tokens, seconds))
+
+    def forget(self, key: str) -> None:
+        self.forgotten.append(key)
+        super().forget(key)
+
+
+def make(num_tokens: int = 3) -> tuple[SpeculativeDrafts, Replay, Watched]:
+    replay, controller = Replay({}, wrong=0.0, vocabulary=7), Watched(num_tokens)
+    return SpeculativeDrafts(replay, controller), replay, controller
+
+
+def take(each: Request, tokens: Sequence[int], drafted: int, accepted: int) -> None:
+    for token in tokens:
+        each.append(token)
+    each.stats.count_draft(drafted, accepted)
+
+
+def test_a_sequence_is_opened_extended_and_closed_once() -> None:
+    drafts, replay, controller = make()
+    each = request("a", 5, max_tokens=20)
+    drafts.propose([each])
+    assert replay.open_sequences == {"a": each.tokens}
+    take(each, (1, 2, 3), 2, 2)
+    drafts.propose([each])
+    assert replay.open_sequences == {"a": each.tokens}
+    drafts.release(each)
+    drafts.release(request("never seen", 3))
+    assert not replay.open_sequences
+    assert controller.forgotten == ["a"]
+
+
+def test_what_came_of_a_draft_is_told_once() -> None:
+    drafts, _, controller = make()
+    each = request("a", 5, max_tokens=20)
+    drafts.propose([each])
+    drafts.propose([each])  # preempted meanwhile: nothing was verified
+    take(each, (1, 2), 3, 1)
+    drafts.propose([each])
+    take(each, (4,), 0, 0)  # the draft was dropped for want of blocks
+    drafts.propose([each])
+    take(each, (5,), 2, 0)
+    drafts.propose([each])
+    assert controller.observed == [("a", 3, 1), ("a", 2, 0)]
+
+
+def test_no_more_is_drafted_than_there_is_room_for() -> None:
+    drafts, _, controller = make(num_tokens=3)
+    rooms = [request(str(n), 4, max_tokens=n) for n in (1, 2, 3, 4, 9)]
+    assert [len(draft) for draft in drafts.propose(rooms)] == [0, 1, 2, 3, 3]
+    assert controller.offers == [(4, 1)]
+
+
+def test_what_wants_no_drafts_is_not_even_listened_to() -> None:
+    drafts, replay, controller = make()
+    off, some = request("off", 4, max_tokens=9), request("some", 4, max_tokens=9)
+    off.max_draft, some.max_draft = 0, 2
+    assert [len(draft) for draft in drafts.propose([off, some])] == [0, 2]
+    assert set(replay.open_sequences) == {"some"}
+    drafts.release(off)
+    assert controller.forgotten == []
+
+
+def row(tokens: int, *, draft: int = 0, samples: bool = True) -> PlanRow:
+    sampling = RowSampling(SamplingParams(), 0, 1, ())
+    return PlanRow("r", (1,) * tokens, 5, (0, 1), draft, 1 + draft if samples else 0, samples, sampling)
+
+
+def test_only_steps_without_prefill_are_timed() -> None:
+    drafts, _, controller = make()
+    drafts.observe_step(StepPlan(1, (row(1), row(4, draft=3))), 0.25)
+    drafts.observe_step(StepPlan(2, (row(1), row(4))), 0.5)
+    drafts.observe_step(StepPlan(3, (row(1), row(1, samples=False))), 0.5)
+    assert controller.steps == [(2, 5, 0.25)]
