@@ -4,6 +4,7 @@ starts: file that gets a line per start    fail: the start fails with this messa
 exit: the process leaves at once            say: text for stderr and stdout
 sleep: seconds of every step                stick_on: a prompt's first token that makes the step last for ever
 break_on: ... that makes the core break     settings: of the scheduler      blocks: of the KV pool
+gate: grammars compile once this file exists; "" needs no gate, and is the default
 """
 
 from __future__ import annotations
@@ -31,6 +32,16 @@ from slipstream.engine.settings import SchedulerSettings
 from slipstream.engine.warm_up import warm_up
 from slipstream.errors import UnsupportedModelError
 from slipstream.kv.manager import KVManager
+from slipstream.sampling.grammar.spec import GrammarSpec
+
+
+class Grammars:
+    def __init__(self, gate: str) -> None:
+        self._gate = gate
+
+    def compile(self, spec: GrammarSpec) -> None:
+        while self._gate and not Path(self._gate).exists():
+            time.sleep(0.005)
 
 
 def build(start: Start) -> tuple[EngineCore, EngineInfo]:
@@ -64,6 +75,7 @@ def build(start: Start) -> tuple[EngineCore, EngineInfo]:
         return model.run(plan)
 
     runner.answer = answer
+    grammars = Grammars(asked.get("gate", ""))
     core = EngineCore(
         Scheduler(settings, KVManager(asked.get("blocks", 64), 4, True)),
         runner,
@@ -71,6 +83,7 @@ def build(start: Start) -> tuple[EngineCore, EngineInfo]:
         vocab_size=VOCABULARY,
         max_model_len=200,
         recorder=TimelineRecorder(),
+        grammars=grammars,  # type: ignore[arg-type]
     )
     if start.warm_up:
         warm_up(core)

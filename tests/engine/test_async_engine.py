@@ -21,6 +21,7 @@ from slipstream.engine.plan import StepPlan, StepResult
 from slipstream.engine.protocol import EngineStats, GenerationRequest
 from slipstream.engine.queue import QueueFullError
 from slipstream.errors import ConfigError, EngineError, InvalidParamsError
+from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.fast
@@ -94,6 +95,41 @@ def test_many_streams_at_once() -> None:
 
     engine = serve(bench, scenario)
     assert (engine.stats().num_finished, engine.stats().num_output_tokens, engine.stats().num_running) == (12, 48, 0)
+
+
+class Grammars:
+    """Compiles nothing, and that only when it may."""
+
+    def __init__(self) -> None:
+        self.entered, self.go = threading.Semaphore(0), threading.Event()
+
+    def compile(self, spec: GrammarSpec) -> None:
+        self.entered.release()
+        assert self.go.wait(20)
+
+
+def test_requests_that_are_being_prepared_count_as_waiting() -> None:
+    bench, grammars = Bench(max_queued=2), Grammars()
+    bench.core._grammars = grammars  # type: ignore[assignment]
+    spec = GrammarSpec.regex("a")
+
+    async def scenario(engine: AsyncEngine) -> None:
+        first, left = (asyncio.create_task(collect(engine, request(name, grammar=spec))) for name in "ab")
+        for _ in range(2):
+            assert await asyncio.to_thread(grammars.entered.acquire, timeout=20)
+        with pytest.raises(QueueFullError):
+            await collect(engine, request("c", grammar=spec))
+        with pytest.raises(QueueFullError):
+            await collect(engine, request("d"))
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        assert tokens(await collect(engine, request("e"))) == sequential(PROMPT, 4)
+        grammars.go.set()
+        assert tokens(await first) == sequential(PROMPT, 4)
+        assert bench.core.stats().num_waiting == 0
+
+    serve(bench, scenario)
 
 
 def test_refusals_come_before_any_work() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakValueDictionary
+
 import pytest
 from core_fakes import Bench, Letters, spell
 from scheduling_fakes import logprob, sequential
@@ -12,6 +14,7 @@ from slipstream.engine.plan import StepResult
 from slipstream.engine.protocol import GenerationRequest
 from slipstream.engine.queue import QueueFullError
 from slipstream.errors import ContextLengthError, EngineError, InvalidParamsError
+from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.fast
@@ -387,3 +390,27 @@ def test_bad_words_are_tokenised_as_written_and_behind_a_space() -> None:
     bench.step()
     [row] = bench.runner.plans[0].rows
     assert row.sampling.params.bad_words_ids == ((4,), (1, 2), (6, 1, 2), (3,), (6, 3))
+
+
+def test_a_grammar_is_kept_while_its_request_is_open() -> None:
+    """So that it is not compiled again within a step, however many others came meanwhile."""
+
+    class Compiled:
+        pass
+
+    class Grammars:
+        def compile(self, spec: GrammarSpec) -> Compiled:
+            compiled = found.get(spec, Compiled())
+            found[spec] = compiled
+            return compiled
+
+    found: WeakValueDictionary[GrammarSpec, Compiled] = WeakValueDictionary()
+    bench = Bench()
+    bench.core._grammars = Grammars()  # type: ignore[assignment]
+    bench.add("a", grammar=GrammarSpec.regex("a"), n=2)
+    bench.add("b", grammar=GrammarSpec.regex("b"), max_tokens=1)
+    assert len(found) == 2
+    bench.step()
+    assert list(found) == [GrammarSpec.regex("a")]
+    bench.take(bench.core.abort("a"))
+    assert not found

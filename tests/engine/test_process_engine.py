@@ -301,6 +301,28 @@ def test_close_ends_open_streams_and_later_calls_say_so() -> None:
     use(make(sleep=0.02), scenario)
 
 
+def test_requests_that_are_being_prepared_count_as_waiting(tmp_path: Path) -> None:
+    gate, spec = tmp_path / "gate", GrammarSpec.regex("a")
+
+    async def scenario(engine: ProcessEngine) -> None:
+        first, left = (asyncio.create_task(collect(engine, request(name, grammar=spec))) for name in "ab")
+        await asyncio.sleep(0)  # both are sent
+        with pytest.raises(QueueFullError):
+            await collect(engine, request("c", grammar=spec))
+        with pytest.raises(QueueFullError):
+            await collect(engine, request("d"))
+        left.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await left
+        assert tokens(await collect(engine, request("e"))) == sequential(PROMPT, 4)
+        gate.touch()
+        assert tokens(await first) == sequential(PROMPT, 4)
+        for name in ("f", "g"):
+            assert tokens(await collect(engine, request(name, grammar=spec))) == sequential(PROMPT, 4)
+
+    use(make(gate=str(gate), settings={"max_queued": 2}), scenario)
+
+
 def test_a_real_model_gives_what_it_gives_in_this_process(tiny_folder: Path, tmp_path: Path) -> None:
     settings = {"num_threads": 1, "num_blocks": 32}
     engine = ProcessEngine.load(str(tiny_folder), cache_dir=tmp_path, process=ProcessSettings(), **settings)

@@ -98,13 +98,11 @@ class AsyncEngine:
     async def generate(self, request: GenerationRequest) -> AsyncIterator[OutputDelta]:
         """Raises RequestError before any work, EngineError when the engine is closed or has failed."""
         self._require_alive(request.request_id)
-        if request.params.grammar is not None:
-            await asyncio.to_thread(self._core.prepare, request.params)
-        self._core.check(request)
         stream = Stream(asyncio.get_running_loop(), request.params.n)
-        with self._door:
-            self._require_alive(request.request_id)
-            self._inbox.put(_Add(request, stream, self._core.now()))
+        if request.params.grammar is None:
+            self._enter(request, stream)
+        else:
+            await self._prepare(request, stream)
         try:
             async with aclosing(stream.deltas()) as deltas:
                 async for delta in deltas:
@@ -112,6 +110,21 @@ class AsyncEngine:
         finally:
             if stream.open_completions:
                 self._inbox.put(_Abort(request.request_id, stream))
+
+    async def _prepare(self, request: GenerationRequest, stream: Stream) -> None:
+        self._core.hold_place(request)
+        try:
+            await asyncio.to_thread(self._core.prepare, request.params)
+            self._enter(request, stream)
+        except BaseException:
+            self._core.release_place(request.request_id)
+            raise
+
+    def _enter(self, request: GenerationRequest, stream: Stream) -> None:
+        self._core.check(request)
+        with self._door:
+            self._require_alive(request.request_id)
+            self._inbox.put(_Add(request, stream, self._core.now()))
 
     async def abort(self, request_id: str) -> None:
         """Its stream ends with reason "abort"; nothing happens if there is no such request."""

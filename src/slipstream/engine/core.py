@@ -18,7 +18,7 @@ from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.timeline import RequestTimeline
 from slipstream.engine.updates import RequestUpdate
 from slipstream.errors import EngineError, InvalidParamsError
-from slipstream.sampling.grammar.compiler import GrammarCompiler
+from slipstream.sampling.grammar.compiler import CompiledGrammar, GrammarCompiler
 from slipstream.sampling.params import SamplingParams
 from slipstream.text.tokenizer import Tokenizer
 
@@ -98,6 +98,7 @@ class EngineCore:
         self._grammars = grammars
         self._seeds = None if seed is None else random.Random(seed)
         self._completions: dict[str, Completion] = {}  # unfinished, by scheduler request id
+        self._pinned: dict[str, CompiledGrammar] = {}  # of open requests: nothing is compiled again within a step
         self._children: dict[str, list[str]] = {}  # caller's request id -> scheduler request ids, unfinished
         self._totals = _Totals()
         self._recording = _Recording()
@@ -126,6 +127,17 @@ class EngineCore:
         """
         self._compile(params, "grammar")
 
+    def hold_place(self, request: GenerationRequest) -> None:
+        """Count the request towards the queue's bounds while it is prepared, until `add` or `release_place`.
+
+        May be called from any thread. Raises QueueFullError, or InvalidParamsError for an id that holds a place.
+        """
+        self._scheduler.queue.hold_place(request.request_id, request.params.n, len(request.prompt_token_ids))
+
+    def release_place(self, request_id: str) -> None:
+        """The request will not be added after all. It may hold no place. May be called from any thread."""
+        self._scheduler.queue.places.release(request_id)
+
     def now(self) -> float:
         """The engine's clock, from any thread."""
         return self._clock()
@@ -138,6 +150,12 @@ class EngineCore:
 
         Raises InvalidParamsError, ContextLengthError, RequestTooLargeError, QueueFullError or DeadlineError.
         """
+        try:
+            self._add(request, arrival)
+        finally:
+            self.release_place(request.request_id)
+
+    def _add(self, request: GenerationRequest, arrival: float | None) -> None:
         self._resume()
         now = self._clock()
         arrival = now if arrival is None else min(arrival, now)
@@ -159,7 +177,10 @@ class EngineCore:
             )
             for index, each in enumerate(requests)
         ]
+        grammar = self._compile(request.params, request.request_id)
         with self._recording:
+            if grammar is not None:
+                self._pinned[request.request_id] = grammar
             self._children[request.request_id] = [each.id for each in requests]
             for each, completion in zip(requests, completions, strict=True):
                 self._completions[each.id] = completion
@@ -318,12 +339,12 @@ class EngineCore:
         )
         return replace(params, bad_words_ids=(*params.bad_words_ids, *dict.fromkeys(sequences)))
 
-    def _compile(self, params: SamplingParams, where: str) -> None:
+    def _compile(self, params: SamplingParams, where: str) -> CompiledGrammar | None:
         if params.grammar is None:
-            return
+            return None
         if self._grammars is None:
             raise InvalidParamsError("grammar needs a tokenizer, and this engine has none.", where=where)
-        self._grammars.compile(params.grammar)
+        return self._grammars.compile(params.grammar)
 
     def _fail(self, plan: StepPlan, error: Exception) -> list[OutputDelta]:
         self._scheduler.discard(plan)
@@ -362,3 +383,4 @@ class EngineCore:
         siblings.remove(completion.request.id)
         if not siblings:
             del self._children[completion.parent_id]
+            self._pinned.pop(completion.parent_id, None)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from slipstream.engine.fairness import PROMPT_WEIGHT, Tenant, TenantShares
+from slipstream.engine.places import HeldPlaces
 from slipstream.engine.rates import QueueRates
 from slipstream.engine.request import Request, RequestStatus
 from slipstream.errors import OverloadedError
@@ -84,7 +85,8 @@ class WaitingQueue:
     least; between the levels' candidates ranks decide. With one tenant that is plainly the order of ranks.
 
     At most `max_queued` new requests wait (None: no bound), and new ones with at most `max_queued_tokens` prompt
-    tokens together, but a queue that is empty takes any request. Preempted ones are always taken back.
+    tokens together, but a queue that is empty takes any request. Preempted ones are always taken back. Requests that
+    hold a place count as waiting.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class WaitingQueue:
         self._max_queued_tokens = max_queued_tokens
         self.shares = TenantShares()
         self.rates = QueueRates()
+        self.places = HeldPlaces()
         self.num_tokens = 0  # prompt tokens of all that wait; siblings share those of the first
         self._lanes: dict[Lane, list[tuple[Rank, bool, int, Request]]] = {}
         self._entry_of: dict[str, tuple[Lane, Key, int]] = {}
@@ -112,18 +115,39 @@ class WaitingQueue:
     def __contains__(self, request: Request) -> bool:
         return request.id in self._entry_of
 
-    def require_room(self, request: Request, also: int = 0) -> None:
-        """Raise QueueFullError if the request and `also` siblings would exceed a bound."""
-        waiting, tokens = len(self), self.num_tokens
-        excess = 0 if self._max_queued is None else waiting + 1 + also - self._max_queued
+    def require_room(self, request: Request, also: int = 0, *, places: bool = True) -> None:
+        """Raise QueueFullError if the request and `also` siblings would exceed a bound.
+
+        `places` false: those that are held do not count, so that only this queue's own thread changes the answer.
+        """
+        others = self.places.others(request.id) if places else (0, 0)
+        self._require_room(request.id, 1 + also, _cost(request), others)
+
+    def hold_place(self, request_id: str, num_requests: int, num_tokens: int) -> None:
+        """Count a request that is not here yet, with its siblings, until `places.release`. From any thread.
+
+        Raises QueueFullError, or InvalidParamsError for an id that holds a place already.
+        """
+        if self._max_queued is not None:
+            num_requests = min(num_requests, self._max_queued)  # more are refused anyway, and not for want of room
+        self.places.hold(
+            request_id,
+            num_requests,
+            num_tokens,
+            lambda others: self._require_room(request_id, num_requests, num_tokens, others),
+        )
+
+    def _require_room(self, request_id: str, num_requests: int, num_tokens: int, held: tuple[int, int]) -> None:
+        waiting, tokens = len(self) + held[0], self.num_tokens + held[1]
+        excess = 0 if self._max_queued is None else waiting + num_requests - self._max_queued
         excess_tokens = 0
         if self._max_queued_tokens is not None and waiting:
-            excess_tokens = tokens + _cost(request) - self._max_queued_tokens
+            excess_tokens = tokens + num_tokens - self._max_queued_tokens
         if excess > 0 or excess_tokens > 0:
             raise QueueFullError(
                 waiting,
                 tokens if excess <= 0 else 0,
-                where=f"request {request.id}",
+                where=f"request {request_id}",
                 retry_after=self.rates.seconds_for(max(0, excess), max(0, excess_tokens)),
                 setting="max_queued" if excess > 0 else "max_queued_tokens",
             )

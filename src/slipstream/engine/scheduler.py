@@ -23,6 +23,7 @@ from slipstream.engine.rows import build_row, check_answer
 from slipstream.engine.running import RunningSet
 from slipstream.engine.settings import SchedulerSettings
 from slipstream.engine.updates import RequestUpdate, SchedulerStats
+from slipstream.engine.victims import choose_victim, rank
 from slipstream.errors import EngineError, InvalidParamsError
 from slipstream.kv.manager import KVManager
 
@@ -34,8 +35,8 @@ class Scheduler:
     only in the numbers of their row.
 
     Fairness. Every decoding request gets its token in every step, before any draft is fed. When blocks run out
-    the request that ranks last is preempted and recomputes later. Protected requests rank before all others and
-    among themselves by age, so the oldest of them can never be a victim: it ends, and then the next one does.
+    one of those that come last (see `victims`) is preempted and recomputes later. Protected requests rank before all
+    others and among themselves by age, so the oldest of them is never a victim: it ends, and then the next one does.
     """
 
     def __init__(
@@ -54,14 +55,14 @@ class Scheduler:
         self._limit = limit or AdaptiveLimit(settings.max_num_seqs)
         self._cost_model = cost_model or LinearCostModel()
         self.proposer = proposer or NoDrafts()
-        self._queue = WaitingQueue(self._policy, settings.max_queued, settings.max_queued_tokens)
+        self.queue = WaitingQueue(self._policy, settings.max_queued, settings.max_queued_tokens)
         chunk = settings.max_prefill_chunk if settings.enable_chunked_prefill else None
         self._max_chunk = chunk or settings.max_num_batched_tokens
         self._watermark = watermark_blocks(kv.num_blocks, settings.watermark)
         self._requests: dict[str, Request] = {}  # unfinished, and finished ones of the step in flight
-        self._running = RunningSet(self._rank)
+        self._running = RunningSet(lambda request: rank(self._policy, request))
         self._forks = Forks(kv)
-        self._deadlines = Deadlines(self._cost_model, self._queue.rates)
+        self._deadlines = Deadlines(self._cost_model, self.queue.rates)
         self._updates: list[RequestUpdate] = []
         self._in_flight: StepPlan | None = None
         self._planned_at = 0.0
@@ -76,25 +77,25 @@ class Scheduler:
 
     def require_room(self, request: Request, n: int = 1, now: float | None = None) -> None:
         """Raise QueueFullError if `n` of the request cannot be added, DeadlineError if they would end too late."""
-        self._queue.require_room(request, n - 1)
+        self.queue.require_room(request, n - 1)
         now = request.arrival if now is None else now
-        self._deadlines.refuse_hopeless(request, now, self._running, self._queue, self.kv.usage().hit_rate)
+        self._deadlines.refuse_hopeless(request, now, self._running, self.queue, self.kv.usage().hit_rate)
 
     def add(self, request: Request) -> None:
         """Raises RequestTooLargeError, QueueFullError, or InvalidParamsError for an id that is in use."""
         if request.id in self._requests:
             raise InvalidParamsError("a request with this id is not finished yet.", where=f"request {request.id}")
         refuse_impossible(request, self.kv, self.settings.max_num_batched_tokens, self.settings.enable_chunked_prefill)
-        self._queue.require_room(request)
+        self.queue.require_room(request, places=False)
         request.order = self._added
         self._added += 1
         self._requests[request.id] = request
-        self._queue.shares.enter(request.tenant)
+        self.queue.shares.enter(request.tenant)
         self._deadlines.add(request)
         parent = self._requests.get(request.fork_of) if request.fork_of is not None else None
         if parent is not None and not parent.finished:
             self._forks.add(request, parent)
-        self._queue.push(request)
+        self.queue.push(request)
 
     def abort(self, request_id: str, now: float) -> RequestUpdate | None:
         return self.finish(request_id, "abort", now)
@@ -120,7 +121,7 @@ class Scheduler:
     @property
     def has_unfinished(self) -> bool:
         """Whether `plan` or `drain` still has something to say."""
-        return bool(self._running) or len(self._queue) > 0 or bool(self._updates)
+        return bool(self._running) or len(self.queue) > 0 or bool(self._updates)
 
     @property
     def requests(self) -> Iterable[Request]:
@@ -132,11 +133,11 @@ class Scheduler:
         return SchedulerStats(
             self._step,
             len(self._running),
-            len(self._queue),
+            len(self.queue) + self.queue.places.num_requests,
             self._preempted,
             limit,
             self.kv.usage(),
-            self._queue.num_tokens,
+            self.queue.num_tokens + self.queue.places.num_tokens,
             self._deadlines.num_shed,
         )
 
@@ -148,7 +149,7 @@ class Scheduler:
             raise EngineError(f"step {self._in_flight.step} was planned but neither applied nor discarded.")
         if self._deadlines:
             self._expire(now)
-        if not self._running and len(self._queue) == 0:
+        if not self._running and len(self.queue) == 0:
             return None
         grants = Grants(self.settings.max_num_batched_tokens)
         prefill_budget = self._grant_running(grants)
@@ -195,7 +196,7 @@ class Scheduler:
                 request.draft = ()
                 num_tokens = min(num_tokens, request.pending)
             elif not self._forks.give_up_held():
-                victim = self._running.by_rank()[-1]
+                victim = choose_victim(self._running, self._policy, self.queue.shares)
                 self._preempt(victim, grants)
                 if victim is request:
                     return
@@ -218,10 +219,10 @@ class Scheduler:
         limit = min(self.settings.max_num_seqs, self._limit.limit)
         blocked = self._forks.waiting()
         # What running prompts still need: without it two long prompts would be admitted that then fight for blocks.
-        lacking = [self.kv.blocks_for(len(r.tokens)) - len(r.blocks) for r in self._running] if len(self._queue) else []
+        lacking = [self.kv.blocks_for(len(r.tokens)) - len(r.blocks) for r in self._running] if len(self.queue) else []
         promised = sum(max(0, each) for each in lacking)
         admitted: list[Request] = []
-        for request in self._queue:
+        for request in self.queue:
             if len(self._running) >= limit or budget == 0:
                 break
             if request in blocked or grants.limit(request, 1) == 0:
@@ -237,10 +238,8 @@ class Scheduler:
             admitted.append(request)
             self._start(request, now)
         for request in admitted:
-            self._queue.remove(request)
-        self._queue.rates.observe(
-            now, len(admitted), sum(each.num_prompt_tokens for each in admitted), len(self._queue)
-        )
+            self.queue.remove(request)
+        self.queue.rates.observe(now, len(admitted), sum(each.num_prompt_tokens for each in admitted), len(self.queue))
 
     def _try_start(self, request: Request, grants: Grants, budget: int, promised: int) -> int:
         """Reserve blocks for the first chunk; the number of its tokens, or 0 and nothing changed."""
@@ -265,7 +264,7 @@ class Scheduler:
         if request.stats.first_scheduled is None:
             request.stats.first_scheduled = now
             request.stats.cached_tokens = request.computed
-            self._queue.shares.charge_prompt(request.tenant, request.num_prompt_tokens - request.computed)
+            self.queue.shares.charge_prompt(request.tenant, request.num_prompt_tokens - request.computed)
             request.protected |= now - request.arrival > self.settings.max_wait
         request.status = RequestStatus.RUNNING
         self._running.add(request)
@@ -285,13 +284,7 @@ class Scheduler:
         request.stats.preempted_steps.append(self._step + 1)
         request.protected |= request.stats.preemptions >= self.settings.max_preemptions
         request.status = RequestStatus.PREEMPTED
-        self._queue.push(request)
-
-    def _rank(self, request: Request) -> tuple[float, ...]:
-        """Total order for preemption, highest first; constant but for a request becoming protected, once."""
-        if request.protected:
-            return (0, request.order)
-        return (1, *self._policy.rank(request), request.order)
+        self.queue.push(request)
 
     # ---- a step ends ----
 
@@ -307,7 +300,7 @@ class Scheduler:
         self.proposer.observe_step(plan, elapsed)
         updates = self.drain()
         sampled: list[Request] = []
-        shared = self._queue.shares.several
+        shared = self.queue.shares.several
         for row, answer in zip(plan.rows, result.rows, strict=True):
             request = self._requests[row.request_id]
             if request.finished:
@@ -317,7 +310,7 @@ class Scheduler:
             if update.tokens or update.finish_reason:
                 updates.append(update)
             if shared:
-                self._queue.shares.charge_output(request.tenant, len(update.tokens))
+                self.queue.shares.charge_output(request.tenant, len(update.tokens))
             if row.samples and not request.finished:
                 sampled.append(request)
         self._draft(sampled)
@@ -381,9 +374,9 @@ class Scheduler:
         self.proposer.release(request)
         self._running.discard(request)
         self._deadlines.forget(request)
-        self._queue.shares.leave(request.tenant)
-        if request in self._queue:
-            self._queue.remove(request)
+        self.queue.shares.leave(request.tenant)
+        if request in self.queue:
+            self.queue.remove(request)
         self._forks.ended(request)
         if not keep_blocks:
             self._forget(request)
@@ -396,7 +389,7 @@ class Scheduler:
     def _expire(self, now: float) -> None:
         for request in self._deadlines.expired(now):
             self._late(request, now)
-        for request in self._deadlines.hopeless(now, self._running, self._queue, self.kv.usage().hit_rate):
+        for request in self._deadlines.hopeless(now, self._running, self.queue, self.kv.usage().hit_rate):
             self._late(request, now)
 
     def _late(self, request: Request, now: float) -> None:

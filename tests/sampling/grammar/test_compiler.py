@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from threading import Event, Thread
 
 import numpy as np
@@ -23,7 +24,11 @@ def test_a_grammar_is_compiled_once() -> None:
     assert compile_(GrammarSpec.regex("b+")) is not first
     for i in range(MAX_CACHED):
         compile_(GrammarSpec.regex(f"c{i}"))
-    assert compile_(GrammarSpec.regex("a+")) is not first
+    assert compile_(GrammarSpec.regex("a+")) is first  # it is still kept here
+    forgotten = weakref.ref(compile_(GrammarSpec.regex("c0")))
+    for i in range(MAX_CACHED):
+        compile_(GrammarSpec.regex(f"d{i}"))
+    assert forgotten() is None
 
 
 def test_threads_share_a_compiler() -> None:

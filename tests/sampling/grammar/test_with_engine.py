@@ -102,6 +102,16 @@ def test_min_tokens_and_ignore_eos_keep_an_answer_open_that_may_go_on(llm: LLM) 
     assert len(longer.outputs[0].token_ids) >= 7
 
 
+def test_a_grammar_that_takes_too_long_ends_its_own_request_only(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipstream.sampling.grammar.state.SECONDS_AT_START", 0.0)
+    monkeypatch.setattr("slipstream.sampling.grammar.state.SECONDS_PER_TOKEN", 0.0)
+    plain = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+    slow, other = llm.generate(["Hello", "You"], [replace(plain, grammar=GrammarSpec.regex("a+")), plain])
+    assert slow.outputs[0].finish_reason == "error"
+    assert "of processor time" in (slow.outputs[0].error or "")
+    assert (other.outputs[0].finish_reason, len(other.outputs[0].token_ids)) == ("length", 6)
+
+
 def test_a_bad_grammar_is_refused_before_any_work(llm: LLM) -> None:
     bad = SamplingParams(grammar=GrammarSpec.json_schema({"type": "nothing"}))
     with pytest.raises(InvalidParamsError, match="json_schema: cannot be used"):

@@ -139,6 +139,7 @@ class ChildLoop:
                 if error is None:
                     self._add(prepared)
                 else:
+                    self._core.release_place(prepared.request.request_id)
                     self._send(Refused(prepared.handle, to_wire(error)))
         return True
 
@@ -147,11 +148,20 @@ class ChildLoop:
             if message.request.params.grammar is None:
                 self._add(message)
             else:
-                self._preparing.start(message)
+                self._prepare(message)
         elif isinstance(message, Abort):
             self._abort(message.handle)
         elif isinstance(message, AskTimeline):
             self._send(Timeline(message.question, self._core.timeline(message.request_id)))
+
+    def _prepare(self, message: Add) -> None:
+        """Its place in the queue is taken at once, so that the bounds hold for what is being prepared, too."""
+        try:
+            self._core.hold_place(message.request)
+        except RequestError as refusal:
+            self._send(Refused(message.handle, to_wire(refusal)))
+        else:
+            self._preparing.start(message)
 
     def _add(self, message: Add) -> None:
         request = message.request
@@ -172,6 +182,7 @@ class ChildLoop:
 
     def _aborted(self, message: Add) -> None:
         """It had not been added yet."""
+        self._core.release_place(message.request.request_id)
         deltas = [WireDelta(message.handle, i, "", (), finish_reason="abort") for i in range(message.request.params.n)]
         self._send(Stepped(deltas, time.monotonic()))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from threading import Lock
 from time import thread_time
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from slipstream.errors import InvalidParamsError
 from slipstream.sampling.grammar.bounds import bound_schema
@@ -30,7 +31,7 @@ UNFORCED = '\n%llguidance {"no_forcing": true}\n'
 """Without it llguidance follows text that has no alternative to its end before every mask, in no bounded time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class CompiledGrammar:
     """A grammar at its start; copy the matchers, never advance them."""
 
@@ -44,7 +45,7 @@ class CompiledGrammar:
 
 
 class GrammarCompiler:
-    """Compiles grammars for one model and keeps the last ones. Threads may share it.
+    """Compiles grammars for one model; keeps the last ones, and those that somebody else keeps. Threads may share it.
 
     The model's vocabulary is prepared at the first call, which takes from a tenth of a second to some seconds by its
     size, and a grammar takes milliseconds: call it in another thread than the one that steps the engine.
@@ -66,6 +67,7 @@ class GrammarCompiler:
         self._compiling = Lock()
         self._vocabulary: GrammarVocabulary | None = None
         self._compiled: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
+        self._in_use: WeakValueDictionary[GrammarSpec, CompiledGrammar] = WeakValueDictionary()
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """Raises InvalidParamsError, with the reason, for a source that is no grammar, allows no answer, or is too
@@ -78,14 +80,14 @@ class GrammarCompiler:
 
     def _known(self, spec: GrammarSpec) -> CompiledGrammar | None:
         with self._lock:
-            found = self._compiled.get(spec)
-            if found is not None:
+            found = self._in_use.get(spec)
+            if found is not None and spec in self._compiled:
                 self._compiled.move_to_end(spec)
             return found
 
     def _keep(self, compiled: CompiledGrammar) -> CompiledGrammar:
         with self._lock:
-            self._compiled[compiled.spec] = compiled
+            self._compiled[compiled.spec] = self._in_use[compiled.spec] = compiled
             if len(self._compiled) > MAX_CACHED:
                 self._compiled.popitem(last=False)
             return compiled
