@@ -101,6 +101,27 @@ def test_the_conversation_and_the_settings_are_sent(url: str, open_page: OpenPag
     expect(page.get_by_label("System prompt")).to_have_value("")
 
 
+class Drafting(EchoEngine):
+    """Says three letters beyond ASCII in one step, the first two of them drafted, and then a fourth."""
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[OutputDelta]:
+        yield OutputDelta(request.request_id, 0, "𝔸β𝔠", (1, 2, 3), num_accepted=2, accepted_characters=2)
+        yield OutputDelta(request.request_id, 0, "δ", (4,), finish_reason="stop")
+
+
+def test_what_was_drafted_has_a_colour_of_its_own(open_page: OpenPage) -> None:
+    with serving(echo_app(Drafting())) as address:
+        page = open_page(address)
+        ask(page, "Go on.")
+        finished(page)
+        expect(page.locator(".assistant .text")).to_have_text("𝔸β𝔠δ")
+        expect(page.locator(".assistant [data-origin=draft]")).to_have_text("𝔸β")
+        colours = page.locator(".assistant [data-origin]").evaluate_all(
+            "all => all.map(e => getComputedStyle(e).color)"
+        )
+        assert len(colours) == len(set(colours)) == 2
+
+
 def test_a_setting_out_of_range_is_marked_and_not_sent(url: str, open_page: OpenPage) -> None:
     page = open_page(url)
     page.click("#open-settings")

@@ -1,0 +1,48 @@
+"""Real models with drafts give their tokens and log-probabilities without, for a text that repeats its prompt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slipstream import LLM, SamplingParams
+
+pytestmark = pytest.mark.model
+
+FILE = """def total(items, tax_rate):
+    result = 0.0
+    for item in items:
+        price = item["price"]
+        quantity = item["quantity"]
+        result += price * quantity
+    return round(result * (1.0 + tax_rate), 2)
+"""
+COPY = f"{FILE}\n# the same again\n{FILE[:80]}"
+CALM = SamplingParams(temperature=0.0, max_tokens=64, logprobs=2)
+LIVELY = SamplingParams(temperature=1.0, top_p=0.95, seed=11, max_tokens=64, logprobs=2, repetition_penalty=1.05)
+
+
+@pytest.mark.parametrize("name", ["smollm2_path", "gemma3_path"])
+def test_a_copy_is_the_same_with_drafts(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    path: Path = request.getfixturevalue(name)
+    answers = {}
+    for mode in ("off", "ngram"):
+        with LLM(
+            str(path),
+            cache_dir=tmp_path,
+            num_threads=1,
+            num_blocks=64,
+            max_num_seqs=2,
+            speculative=mode,
+            speculative_policy="fixed" if mode == "ngram" else "cost",
+        ) as llm:
+            answers[mode] = llm.generate([COPY, COPY], [CALM, LIVELY])
+            stats = llm.stats()
+    for ours, expected in zip(answers["ngram"], answers["off"], strict=True):
+        assert ours.outputs[0].token_ids == expected.outputs[0].token_ids
+        assert ours.outputs[0].logprobs == expected.outputs[0].logprobs
+    calm = answers["ngram"][0].outputs[0].stats
+    assert calm is not None
+    assert calm.num_accepted_tokens >= 10
+    assert stats.num_accepted_tokens == sum(stats.accepted_per_position)
