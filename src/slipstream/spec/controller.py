@@ -89,9 +89,10 @@ class Controller:
         tracked = [self._tracked(key) for key, _ in drafts]
         lengths = self._lengths(tracked, [draft for _, draft in drafts], others)
         cut: list[tuple[int, ...]] = []
+        could_pay = self._could_pay(len(drafts) + others)
         for request, (_, draft), length in zip(tracked, drafts, lengths, strict=True):
             most = min(len(draft.tokens), self.options.num_tokens)
-            if length < most and self._probes(draft.evidence, length, most, len(drafts) + others):
+            if length < min(most, could_pay) and self._probes(draft.evidence, length):
                 length += 1
             request.offer = draft
             cut.append(draft.tokens[:length])
@@ -139,24 +140,22 @@ class Controller:
         )
         return chosen[: len(drafts)]
 
-    def _probes(self, evidence: int, length: int, most: int, rows: int) -> bool:
-        """Whether a draft that was cut to `length` of `most` tokens is to be verified by one token more."""
+    def _probes(self, evidence: int, length: int) -> bool:
+        """Whether a draft that was cut to `length` tokens is to be verified by one more."""
         interval = self.options.probe_interval
-        if self.options.policy == "cost":
-            if not self._could_pay(length + 1, most, rows):
-                return False
-            if self._acceptance.count(evidence, length) < EARLY_JUDGED:
-                interval = min(interval, EARLY_INTERVAL)
+        if self.options.policy == "cost" and self._acceptance.count(evidence, length) < EARLY_JUDGED:
+            interval = min(interval, EARLY_INTERVAL)
         count = self._cut_short.get(evidence, 0) + 1
         self._cut_short[evidence] = 0 if count >= interval else count
         return count >= interval
 
-    def _could_pay(self, least: int, most: int, rows: int) -> bool:
-        """Whether `least` to `most` drafted tokens would pay if they were right."""
-        times = self._times
-        assert times is not None
+    def _could_pay(self, rows: int) -> int:
+        """The most tokens that one row's draft could have and pay, if they were right."""
+        times, most = self._times, self.options.num_tokens
+        if self.options.policy != "cost" or times is None or rows == 0:
+            return most
         rate = rows / times(rows, rows) * (1.0 + self.options.margin)
-        return any((rows + n) / times(rows, rows + n) > rate for n in range(least, most + 1))
+        return max((n for n in range(1, most + 1) if (rows + n) / times(rows, rows + n) > rate), default=0)
 
     def _tracked(self, key: str) -> _Tracked:
         request = self._requests.get(key)
