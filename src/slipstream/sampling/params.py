@@ -22,6 +22,7 @@ from slipstream.sampling.checks import (
 from slipstream.sampling.grammar.spec import GrammarSpec
 
 MAX_SEED = 2**64 - 1
+MAX_TOP_K = 2**31 - 1  # beyond every vocabulary; kernels take it in 32 bits
 MAX_N = 4096  # every completion is held from the start, so the number of them has to be bounded
 MAX_LOGPROBS = 1000
 MAX_LOGIT_BIAS = 100.0
@@ -70,7 +71,7 @@ class SamplingParams:
             "temperature": check_float(
                 "temperature", self.temperature, "a finite number of at least 0", low=0.0, high=largest
             ),
-            "top_k": max(0, check_int("top_k", self.top_k, low=-1)),
+            "top_k": max(0, check_int("top_k", self.top_k, low=-1, high=MAX_TOP_K)),
             "top_p": check_float("top_p", self.top_p, "in (0, 1]", low=0.0, high=1.0, open_low=True),
             "min_p": check_float("min_p", self.min_p, "in [0, 1]", low=0.0, high=1.0),
             "repetition_penalty": check_float(

@@ -11,6 +11,10 @@ from slipstream.server.keys import ApiKey
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_CHARACTERS = 1000
+MAX_LOGIT_BIAS_TOKENS = 4096
+MAX_STOP_TOKEN_IDS = 1024
 
 TOOL_PARSERS = ("hermes", "llama3", "mistral", "glm4", "glm45")
 

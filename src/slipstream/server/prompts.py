@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from slipstream.errors import ContextLengthError, InvalidParamsError
+from slipstream.server.errors import BadRequestError
 from slipstream.server.generate import Prompt
 from slipstream.server.model import ServedModel
 from slipstream.text.control import encode_messages
@@ -34,13 +35,18 @@ async def chat_prompt(
     add_generation_prompt: bool = True,
     extra: Mapping[str, Any] | None = None,
 ) -> Prompt:
-    """As `render_chat`. Raises ContextLengthError too."""
+    """As `render_chat`. Raises ContextLengthError too, and BadRequestError for more messages than the context holds
+    tokens: a hundred thousand empty ones take many seconds to render."""
+    if len(messages) >= model.max_model_len:
+        raise BadRequestError(
+            f"{len(messages)} messages cannot fit into a context of {model.max_model_len} tokens.", param="messages"
+        )
     ids = await render_chat(model, messages, tools=tools, add_generation_prompt=add_generation_prompt, extra=extra)
     return _fitting(model, Prompt(tuple(ids)))
 
 
 async def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool = True) -> list[int]:
-    return await _off_loop(len(text), lambda: model.tokenizer.encode(text, add_special_tokens=add_special_tokens))
+    return await off_loop(len(text), lambda: model.tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
 
 async def render_chat(
@@ -59,7 +65,7 @@ async def render_chat(
     for name in extra or ():
         if name in ("messages", "tools", "add_generation_prompt"):
             raise InvalidParamsError(f"must not contain {name!r}.", where="chat_template_kwargs")
-    return await _off_loop(
+    return await off_loop(
         _characters(messages) + _characters(tools),
         lambda: encode_messages(
             template,
@@ -88,5 +94,6 @@ def _characters(value: object) -> int:
     return 0
 
 
-async def _off_loop(size: int, work: Callable[[], Result]) -> Result:
+async def off_loop(size: int, work: Callable[[], Result]) -> Result:
+    """In a thread where the work is long; `size`: characters or tokens."""
     return work() if size <= INLINE_CHARACTERS else await asyncio.to_thread(work)

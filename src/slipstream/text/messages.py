@@ -62,14 +62,15 @@ def _normalize(message: object, where: str) -> dict[str, object]:
     result = plain_data(message, where)
     assert isinstance(result, dict)
     if "content" in result:
-        result["content"] = _content(result["content"], where)
+        result["content"] = content_text(result["content"], where)
     elif not result.get("tool_calls"):
         raise InvalidParamsError("has no content.", where=where)
     # Templates handle a missing field, but many print a null one as "None".
     return {key: value for key, value in result.items() if value is not None}
 
 
-def _content(content: object, where: str) -> str | None:
+def content_text(content: object, where: str) -> str | None:
+    """The text of a message's `content`. Raises `InvalidParamsError` for anything but text."""
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, list):

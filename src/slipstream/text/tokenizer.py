@@ -207,14 +207,14 @@ class Tokenizer:
 
     def _ids_of(self, text: str, parse_special: bool) -> list[int]:
         backend = self._backend if parse_special else self._literal_backend
-        return list(_encoded(backend, text).ids)
+        return list(_encoded(backend, text, offsets=False).ids)
 
     def _ids_of_marked(self, text: str, mark: str) -> list[int]:
         """Special tokens that are spelled out whole in the marked text stand in it as one placeholder each, so that
         one pass of the literal backend cuts the text between them exactly as it would be cut between the tokens."""
         if _PLACEHOLDER in text:
             raise InvalidParamsError(f"the text has the noncharacter U+{ord(_PLACEHOLDER):04X}.", fix="Leave it out.")
-        found = _encoded(self._backend, text)
+        found = _encoded(self._backend, text, offsets=True)
         special: list[int] = []
         kept: list[str] = []
         done = 0
@@ -226,7 +226,7 @@ class Tokenizer:
         plain = "".join([*kept, text[done:]]).replace(mark, "")
         backend, placeholder = self._placeholder_backend
         rest = iter(special)
-        literal = _encoded(backend, plain).ids
+        literal = _encoded(backend, plain, offsets=False).ids
         for token_id in self._special_ids.intersection(literal):
             # A Unigram model has its control tokens among its pieces, so that it finds them in any text.
             if (spelling := self._text_of(token_id)) in plain:
@@ -264,11 +264,14 @@ class Tokenizer:
         return literal
 
 
-def _encoded(backend: tokenizers.Tokenizer, text: str) -> tokenizers.Encoding:
+def _encoded(backend: tokenizers.Tokenizer, text: str, *, offsets: bool) -> tokenizers.Encoding:
     if not isinstance(text, str):
         raise InvalidParamsError(f"text to tokenize must be a string, not {type(text).__name__}.")
     try:
-        return backend.encode(text, add_special_tokens=False)
+        # A batch of one, since `encode` holds the interpreter lock: a server would stand still for megabytes of text.
+        encode = backend.encode_batch if offsets else backend.encode_batch_fast
+        [encoding] = encode([text], add_special_tokens=False)
+        return encoding
     except (UnicodeEncodeError, TypeError) as error:
         position = _lone_surrogate(text)
         if position is None:

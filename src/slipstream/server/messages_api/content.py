@@ -10,7 +10,7 @@ from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.server.errors import BadRequestError, UnsupportedError
 from slipstream.server.schema.messages import AnthropicMessage, CountTokensRequest
 from slipstream.server.structured import schema_format
-from slipstream.server.tools.definitions import Tool, ToolChoice, make_tool, read_choice
+from slipstream.server.tools.definitions import Tool, ToolChoice, check_count, make_tool, read_choice
 
 Message = dict[str, Any]
 
@@ -54,6 +54,7 @@ def grammar_of(body: CountTokensRequest) -> GrammarSpec | None:
 
 
 def _tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
+    check_count(tools)
     found: list[Tool] = []
     for index, tool in enumerate(tools or ()):
         where = f"tools[{index}]"

@@ -8,7 +8,7 @@ from typing import Any
 from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.server.errors import BadRequestError, UnsupportedError
 from slipstream.server.structured import schema_format
-from slipstream.server.tools.definitions import Tool, make_tool
+from slipstream.server.tools.definitions import Tool, check_count, make_tool
 
 Message = dict[str, Any]
 
@@ -67,6 +67,7 @@ def text_of(content: object, where: str) -> str:
 
 def tools_of(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
     """From the flat form of this API. Raises UnsupportedError for tools that OpenAI runs itself."""
+    check_count(tools)
     found: list[Tool] = []
     for index, tool in enumerate(tools or ()):
         where = f"tools[{index}]"

@@ -10,7 +10,15 @@ from slipstream.engine.protocol import RequestSpeculation
 from slipstream.errors import InvalidParamsError
 from slipstream.sampling.params import SamplingParams
 from slipstream.server.errors import BadRequestError
-from slipstream.server.options import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, ServerOptions
+from slipstream.server.options import (
+    MAX_BAD_WORD_CHARACTERS,
+    MAX_BAD_WORDS,
+    MAX_LOGIT_BIAS_TOKENS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    ServerOptions,
+)
 from slipstream.server.schema.base import RequestModel, given_fields
 from slipstream.server.structured import grammar_of
 
@@ -128,6 +136,7 @@ def sampling_params(
         raise InvalidParamsError(f"must be at most {options.max_n}, got {n}.", where="n")
     if body.stream_options is not None and not body.stream:
         raise BadRequestError("only goes with stream: true.", param="stream_options")
+    _check_sizes(body)
     given = {name: getattr(body, name) for name in _DIRECT if getattr(body, name) is not None}
     return SamplingParams.from_mapping(
         {
@@ -140,6 +149,20 @@ def sampling_params(
             "grammar": grammar_of(body),
         }
     )
+
+
+def _check_sizes(body: SharedFields) -> None:
+    """These are gone through for every request or every token, so that one request must not bring a million."""
+    for name, most in (
+        ("bad_words", MAX_BAD_WORDS),
+        ("logit_bias", MAX_LOGIT_BIAS_TOKENS),
+        ("stop_token_ids", MAX_STOP_TOKEN_IDS),
+    ):
+        count = len(getattr(body, name) or ())
+        if count > most:
+            raise BadRequestError(f"at most {most} entries, got {count}.", param=name)
+    if any(len(word) > MAX_BAD_WORD_CHARACTERS for word in body.bad_words or ()):
+        raise BadRequestError(f"a string has more than {MAX_BAD_WORD_CHARACTERS} characters.", param="bad_words")
 
 
 def _stop(stop: str | list[str] | None) -> tuple[str, ...]:

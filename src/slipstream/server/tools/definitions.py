@@ -41,14 +41,19 @@ class ToolChoice:
 
 def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
     """From the form of chat completions. Raises BadRequestError that names the tool."""
-    if tools is not None and len(tools) > MAX_TOOLS:
-        raise BadRequestError(f"at most {MAX_TOOLS} tools, got {len(tools)}.", param="tools")
+    check_count(tools)
     found = tuple(_read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or ()))
     names = [tool.name for tool in found]
     for index, name in enumerate(names):
         if name in names[:index]:
             raise BadRequestError(f"the name {name!r} is used twice.", param=f"tools[{index}].function.name")
     return found
+
+
+def check_count(tools: Sequence[object] | None) -> None:
+    """Raises BadRequestError for more than MAX_TOOLS."""
+    if tools is not None and len(tools) > MAX_TOOLS:
+        raise BadRequestError(f"at most {MAX_TOOLS} tools, got {len(tools)}.", param="tools")
 
 
 def read_choice(choice: object, tools: tuple[Tool, ...], *, parallel: bool) -> ToolChoice:

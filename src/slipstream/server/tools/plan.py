@@ -15,6 +15,7 @@ from slipstream.server.model import ServedModel
 from slipstream.server.options import TOOL_PARSERS
 from slipstream.server.tools.definitions import Tool, ToolChoice
 from slipstream.server.tools.dialects import Dialect, find_dialect
+from slipstream.text.messages import content_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def plan_tools(
     source = model.tokenizer.chat_templates.get("tool_use") or model.template.source
     knows_tools = "tools" in source
     if not knows_tools:
-        rendered = [_written_out(message) for message in rendered]
+        rendered = [_written_out(message, f"messages[{index}]") for index, message in enumerate(rendered)]
     if choice.mode == "none":
         return ToolPlan(replace(params, grammar=grammar), rendered, None, PlainText)
     if grammar is not None:
@@ -105,20 +106,22 @@ def _with_description(messages: Sequence[dict[str, Any]], tools: Sequence[Tool])
         '<tool_call>\n{"name": "the function", "arguments": {"the argument": "its value"}}\n</tool_call>'
     )
     if messages and messages[0].get("role") == "system":
-        first = {**messages[0], "content": f"{messages[0].get('content') or ''}\n\n{text}"}
+        first = {**messages[0], "content": f"{content_text(messages[0].get('content'), 'messages[0]') or ''}\n\n{text}"}
         return [first, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]
 
 
-def _written_out(message: dict[str, Any]) -> dict[str, Any]:
+def _written_out(message: dict[str, Any], where: str) -> dict[str, Any]:
     """Calls and results as text, for a template that would leave them out."""
     if message.get("role") == "tool":
-        return {"role": "user", "content": f"<tool_response>\n{message.get('content')}\n</tool_response>"}
+        result = content_text(message.get("content"), where) or ""
+        return {"role": "user", "content": f"<tool_response>\n{result}\n</tool_response>"}
     calls = message.get("tool_calls")
     if not calls:
         return message
     written = [_written_call(call) for call in calls]
-    content = "\n".join([*([message["content"]] if message.get("content") else []), *written])
+    said = content_text(message.get("content"), where)
+    content = "\n".join([*([said] if said else []), *written])
     return {**{name: value for name, value in message.items() if name != "tool_calls"}, "content": content}
 
 

@@ -1,0 +1,146 @@
+"""Requests that were sent to do harm: none is a 500, and none makes the server work for long."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from slipstream.engine.echo import EchoEngine
+from tests.server.serving import byte_tokenizer, client_for, echo_app, error_of, post, served
+
+pytestmark = [pytest.mark.fast, pytest.mark.anyio]
+
+CHAT = "/v1/chat/completions"
+NO_TOOLS = "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
+PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+FUNCTION = {"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+
+
+def plain_app() -> Any:
+    """Its template knows no tools, so the server writes them out."""
+    model = served(byte_tokenizer(chat_template=NO_TOOLS), max_model_len=4096)
+    return echo_app(model=model, tool_parser="hermes")
+
+
+async def prompt_of(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
+    response = await post({"messages": messages, "tools": tools}, CHAT, app=plain_app())
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["message"]["content"])
+
+
+async def test_calls_beside_content_in_parts_are_written_out():
+    text = await prompt_of([{"role": "assistant", "content": PARTS, "tool_calls": [FUNCTION]}])
+    assert text.startswith('assistant:one\ntwo\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>')
+
+
+async def test_the_result_of_a_tool_in_parts_is_written_out():
+    text = await prompt_of([{"role": "tool", "tool_call_id": "1", "content": PARTS}])
+    assert text.startswith("user:<tool_response>\none\ntwo\n</tool_response>")
+
+
+async def test_tools_are_described_after_a_system_message_in_parts():
+    tool = {"type": "function", "function": {"name": "f"}}
+    response = await post(
+        {"messages": [{"role": "system", "content": PARTS}], "tools": [tool]}, "/tokenize", app=plain_app()
+    )
+    assert response.status_code == 200
+    text = await prompt_of([{"role": "system", "content": PARTS}], [tool])
+    assert text.startswith("system:one\ntwo\n\nYou can call these functions.")
+
+
+async def test_parts_that_are_no_text_are_named():
+    message = {"role": "assistant", "content": [{"type": "image_url"}], "tool_calls": [FUNCTION]}
+    response = await post({"messages": [message]}, CHAT, app=plain_app())
+    assert response.status_code == 400
+    assert "messages[0].content[0]" in error_of(response)["message"]
+
+
+@pytest.mark.parametrize("name", ["self", "template", "environment"])
+async def test_any_name_may_go_to_the_template(name):
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "chat_template_kwargs": {name: 1}}
+    assert (await post(body, CHAT)).status_code == 200
+
+
+@pytest.mark.parametrize("top_k", [2**31, 2**63, 10**30])
+async def test_a_top_k_beyond_what_kernels_take(top_k):
+    response = await post({"prompt": "a", "top_k": top_k})
+    assert response.status_code == 400
+    assert error_of(response)["param"] == "top_k"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("bad_words", ["a"] * 257),
+        ("bad_words", ["a" * 1001]),
+        ("stop_token_ids", [1] * 1025),
+        ("logit_bias", {str(token): 1 for token in range(4097)}),
+    ],
+)
+async def test_lists_that_would_hold_the_engine_up(field, value):
+    response = await post({"prompt": "a", field: value})
+    assert response.status_code == 400
+    assert error_of(response)["param"] == field
+
+
+@pytest.mark.parametrize(("field", "value"), [("bad_words", ["a" * 1000] * 256), ("stop_token_ids", [1] * 1024)])
+async def test_lists_of_the_largest_size(field, value):
+    assert (await post({"prompt": "a", field: value})).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/v1/messages/count_tokens", CHAT])
+async def test_at_most_128_tools(path):
+    def tool(name: str) -> dict[str, Any]:
+        named = {"name": name}
+        return {"type": "custom", **named} if "messages" in path else {"type": "function", **named, "function": named}
+
+    async def ask(count: int) -> Any:
+        tools = [tool(f"t{number}") for number in range(count)]
+        if path == "/v1/responses":
+            body: dict[str, Any] = {"input": "a", "tools": tools, "tool_choice": "none"}
+        else:
+            body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "tools": tools}
+            body["tool_choice"] = "none" if path == CHAT else {"type": "none"}
+        if path == "/v1/messages":
+            body["max_tokens"] = 4
+        return await post(body, path)
+
+    assert (await ask(128)).status_code == 200
+    response = await ask(129)
+    assert response.status_code == 400
+    assert "at most 128 tools, got 129" in response.json()["error"]["message"]
+
+
+async def test_more_messages_than_the_context_holds_tokens_are_not_rendered():
+    messages = [{"role": "user", "content": ""}] * 256
+    response = await post({"messages": messages}, CHAT)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == "messages"
+
+
+async def test_long_lists_of_tokens_are_decoded_beside_the_event_loop(monkeypatch):
+    """Decoding a million tokens takes seconds, in which no other stream would get a token."""
+    tokenizer = byte_tokenizer()
+    seen: list[bool] = []
+    decode, id_to_token = type(tokenizer).decode, type(tokenizer).id_to_token
+
+    def watched(method: Any) -> Any:
+        def call(self: Any, *args: Any, **values: Any) -> Any:
+            seen.append(threading.current_thread() is threading.main_thread())
+            return method(self, *args, **values)
+
+        return call
+
+    app = echo_app(EchoEngine(tokenizer.decode), model=served(tokenizer))
+    monkeypatch.setattr(type(tokenizer), "decode", watched(decode))
+    monkeypatch.setattr(type(tokenizer), "id_to_token", watched(id_to_token))
+    async with client_for(app) as client:
+        response = await client.post("/detokenize", json={"tokens": [65] * 3000})
+        assert len(response.json()["prompt"]) == 3000
+        assert seen
+        assert not any(seen)
+        response = await client.post("/tokenize", json={"prompt": "a" * 3000, "return_token_strs": True})
+        assert len(response.json()["token_strs"]) == 3000
+        assert not any(seen)
