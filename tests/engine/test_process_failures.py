@@ -237,6 +237,8 @@ def test_a_parent_killed_with_its_group_while_it_starts_leaves_nothing_either(tm
     with subprocess.Popen(command, env=environment, start_new_session=True) as parent:
         asyncio.run(until(lambda: _children(parent.pid) != [] and any(scratch.iterdir())))
         [child] = _children(parent.pid)
+        # Between fork and exec it is still in its parent's group, and nothing could outlive that.
+        asyncio.run(until(lambda: os.getpgid(child) == child))
         os.killpg(parent.pid, number)
     asyncio.run(until(lambda: not is_alive(child)))
     assert (list(scratch.iterdir()), starts.exists()) == ([], False)
