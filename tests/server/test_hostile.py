@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from slipstream.engine.echo import EchoEngine
+from slipstream.engine.outputs import OutputDelta
+from slipstream.engine.protocol import GenerationRequest
+from tests.server.live import until
 from tests.server.serving import byte_tokenizer, client_for, echo_app, error_of, post, served
 
 pytestmark = [pytest.mark.fast, pytest.mark.anyio]
@@ -144,3 +149,34 @@ async def test_long_lists_of_tokens_are_decoded_beside_the_event_loop(monkeypatc
         response = await client.post("/tokenize", json={"prompt": "a" * 3000, "return_token_strs": True})
         assert len(response.json()["token_strs"]) == 3000
         assert not any(seen)
+
+
+@pytest.mark.parametrize("names", [("a", "a-1"), ("a-1", "a")])
+async def test_an_id_cannot_take_the_place_of_another_requests_prompt(names):
+    """The engine knows the prompts of request `a` as `a-0` and `a-1`, and refuses an id that is running."""
+    held = asyncio.Event()
+
+    class Held(EchoEngine):
+        async def generate(self, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+            running.append(request.request_id)
+            await held.wait()
+            async for delta in super().generate(request):
+                yield delta
+
+    running: list[str] = []
+    async with client_for(echo_app(Held(byte_tokenizer().decode))) as client:
+
+        def ask(name: str) -> Any:
+            body = {"prompt": ["x", "y"] if name == "a" else "x"}
+            return client.post("/v1/completions", json=body, headers={"X-Request-Id": name})
+
+        first = asyncio.create_task(ask(names[0]))
+        await until(lambda: running)
+        second = asyncio.create_task(ask(names[1]))
+        await until(lambda: len(running) == 3)
+        held.set()
+        answers = [await first, await second]
+    assert [each.status_code for each in answers] == [200, 200]
+    assert len(set(running)) == 3
+    assert answers[0].headers["x-request-id"] == names[0]
+    assert answers[1].headers["x-request-id"].startswith(f"{names[1]}-")

@@ -65,7 +65,15 @@ class RequestScope:
     def _name(self, given: str | None) -> str:
         if given is None or not _USABLE.fullmatch(given):
             return uuid.uuid4().hex
-        return given if given not in self._context.lifecycle.open_ids else f"{given}-{uuid.uuid4().hex[:8]}"
+        return f"{given}-{uuid.uuid4().hex[:8]}" if self._is_taken(given) else given
+
+    def _is_taken(self, name: str) -> bool:
+        """By an open request, or by one of its prompts, which the engine knows as ID-0, ID-1 and so on."""
+        ids = self._context.lifecycle.open_ids
+        whole, _, number = name.rpartition("-")
+        if name in ids or (number.isdigit() and whole in ids):
+            return True
+        return any(each.startswith(f"{name}-") for each in ids)
 
     def _log(self, scope: Scope, name: str, status: int, seconds: float) -> None:
         """Probes, and what the web page asks every second, only where something is wrong."""
