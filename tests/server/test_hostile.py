@@ -81,6 +81,7 @@ async def test_a_top_k_beyond_what_kernels_take(top_k):
         ("bad_words", ["a"] * 257),
         ("bad_words", ["a" * 1001]),
         ("stop_token_ids", [1] * 1025),
+        ("allowed_token_ids", [1] * (2**18 + 1)),
         ("logit_bias", {str(token): 1 for token in range(4097)}),
     ],
 )

@@ -15,6 +15,7 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARACTERS = 1000
 MAX_LOGIT_BIAS_TOKENS = 4096
 MAX_STOP_TOKEN_IDS = 1024
+MAX_ALLOWED_TOKEN_IDS = 1 << 18  # as many as the largest vocabularies have
 
 TOOL_PARSERS = ("hermes", "llama3", "mistral", "glm4", "glm45")
 

@@ -11,6 +11,7 @@ from slipstream.errors import InvalidParamsError
 from slipstream.sampling.params import SamplingParams
 from slipstream.server.errors import BadRequestError
 from slipstream.server.options import (
+    MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORD_CHARACTERS,
     MAX_BAD_WORDS,
     MAX_LOGIT_BIAS_TOKENS,
@@ -157,6 +158,7 @@ def _check_sizes(body: SharedFields) -> None:
         ("bad_words", MAX_BAD_WORDS),
         ("logit_bias", MAX_LOGIT_BIAS_TOKENS),
         ("stop_token_ids", MAX_STOP_TOKEN_IDS),
+        ("allowed_token_ids", MAX_ALLOWED_TOKEN_IDS),
     ):
         count = len(getattr(body, name) or ())
         if count > most:
