@@ -57,6 +57,8 @@ class FakeServer:
         try:
             yield self
         finally:
+            for _ in range(5):
+                await asyncio.sleep(0)  # a server that is closed drops, unclosed, what it has just accepted
             server.close()
             for handler, writer in list(self._handlers.items()):
                 writer.transport.abort()
