@@ -386,10 +386,10 @@ def test_bad_words_are_tokenised_as_written_and_behind_a_space() -> None:
             return [6 if letter == " " else ord(letter) - ord("a") for letter in text]
 
     bench = Bench(tokenizer=Spaced())
-    bench.add("a", bad_words=["bc", " d"], bad_words_ids=[[4]])
+    bench.add("a", bad_words=["bc", " d", "  "], bad_words_ids=[[4]])
     bench.step()
     [row] = bench.runner.plans[0].rows
-    assert row.sampling.params.bad_words_ids == ((4,), (1, 2), (6, 1, 2), (3,), (6, 3))
+    assert row.sampling.params.bad_words_ids == ((4,), (1, 2), (6, 1, 2), (3,), (6, 3), (6, 6))
 
 
 def test_a_grammar_is_kept_while_its_request_is_open() -> None:

@@ -333,9 +333,10 @@ class EngineCore:
         if not params.bad_words:
             return params
         sequences = (
-            tuple(self._tokenizer.encode(prefix + word.lstrip(), add_special_tokens=False))
+            tuple(self._tokenizer.encode(spelling, add_special_tokens=False))
             for word in params.bad_words
-            for prefix in ("", " ")
+            # White space alone has no other spelling: a line break must not ban the space.
+            for spelling in ((word.lstrip(), " " + word.lstrip()) if word.strip() else (word,))
         )
         return replace(params, bad_words_ids=(*params.bad_words_ids, *dict.fromkeys(sequences)))
 

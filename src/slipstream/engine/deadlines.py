@@ -101,4 +101,4 @@ def _least_output(request: Request) -> int:
 
 
 def _why(needed: float, left: float) -> str:
-    return f"the deadline cannot be met: at least {needed:.2f} s are needed and {max(0.0, left):.2f} s are left"
+    return f"the deadline cannot be met: at least {needed:.3g} s are needed and {max(0.0, left):.3g} s are left"
