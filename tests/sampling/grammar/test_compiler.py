@@ -55,6 +55,7 @@ def test_threads_share_a_compiler() -> None:
         (GrammarSpec.regex("(a"), ""),
         (GrammarSpec.grammar("start: unknown_rule"), "unknown_rule"),
         (GrammarSpec("choice", "[1"), ""),
+        (GrammarSpec.grammar("start: " + "|".join(f'"x{i}"' for i in range(11_000))), "11001 items"),
     ],
 )
 def test_a_grammar_that_cannot_be_used_is_refused_with_the_reason(spec: GrammarSpec, why: str) -> None:

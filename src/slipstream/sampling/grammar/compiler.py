@@ -26,6 +26,7 @@ MAX_COMPILE_SECONDS = 2.0  # of processor time, for the grammar, the first mask 
 # Where requests come from outside, a grammar must not take the machine's memory or the other requests' time.
 _MAX_GRAMMAR_SIZE = 200_000
 _MAX_LEXER_STATES = 100_000
+_MAX_ITEMS_IN_ROW = 10_000  # alternatives open at one place: choices, optional properties
 
 UNFORCED = '\n%llguidance {"no_forcing": true}\n'
 """Without it llguidance follows text that has no alternative to its end before every mask, in no bounded time."""
@@ -102,19 +103,25 @@ class GrammarCompiler:
         if self._vocabulary is None:
             self._vocabulary = GrammarVocabulary(self._tokenizer, self._vocab_size, self._eos_token_ids)
         limits = llguidance.LLParserLimits(
-            max_grammar_size=_MAX_GRAMMAR_SIZE, max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False
+            max_grammar_size=_MAX_GRAMMAR_SIZE,
+            max_lexer_states=_MAX_LEXER_STATES,
+            max_items_in_row=_MAX_ITEMS_IN_ROW,
+            verbose_errors=False,
         )
         started = self._clock()
         matcher = llguidance.LLMatcher(self._vocabulary.tokens, source, log_level=0, limits=limits)
         first = matcher.deep_copy()
-        if not first.is_error():
-            first.compute_bitmask()
+        allowed = 0 if first.is_error() else int.from_bytes(first.compute_bitmask(), "little")
         if first.is_error():
             raise _refusal(spec, first.get_error() or "it allows no answer")
         byte_matcher = llguidance.LLMatcher(self._vocabulary.single_bytes, source, log_level=0, limits=limits)
         style = _style(spec)
         shortest = None if byte_matcher.is_error() else shortest_completion(byte_matcher, style=style)
         spelled = None if shortest is None else self._vocabulary.spell(shortest)
+        # Some limits are met only by reading an answer: the shortest, or where none was found any token.
+        first.consume_tokens(list(spelled) if spelled else [(allowed & -allowed).bit_length() - 1] if allowed else [])
+        if first.is_error():
+            raise _refusal(spec, first.get_error())
         seconds = self._clock() - started
         if seconds > MAX_COMPILE_SECONDS:
             raise _refusal(spec, f"it takes {seconds:.1f} s of processor time to read; simplify it")
