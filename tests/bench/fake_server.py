@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -52,13 +53,16 @@ class FakeServer:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[FakeServer]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = await asyncio.start_server(self._serve, sock=listener)
+        self.port = listener.getsockname()[1]
         try:
             yield self
         finally:
+            # A server that is closed drops, unclosed, what it has just accepted: accept no more and take over those first.
+            asyncio.get_running_loop().remove_reader(listener.fileno())
             for _ in range(5):
-                await asyncio.sleep(0)  # a server that is closed drops, unclosed, what it has just accepted
+                await asyncio.sleep(0)
             server.close()
             for handler, writer in list(self._handlers.items()):
                 writer.transport.abort()
