@@ -59,7 +59,7 @@ class FakeServer:
         try:
             yield self
         finally:
-            # A server that is closed drops, unclosed, what it has just accepted: accept no more and take over those first.
+            # A closed server drops, unclosed, what it has just accepted: accept no more and take over those first.
             asyncio.get_running_loop().remove_reader(listener.fileno())
             for _ in range(5):
                 await asyncio.sleep(0)
