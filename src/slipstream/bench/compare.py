@@ -44,13 +44,14 @@ class Samples(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """`ratio` is B over A. `pairs` is how many pairs (or parts of the smaller run) the interval rests on."""
+    """`ratio` is B over A, none where A is zero. `pairs` is how many pairs (or parts of the smaller run) the interval
+    rests on."""
 
     level: str
     metric: str
     a: float
     b: float
-    ratio: float
+    ratio: float | None
     low: float
     high: float
     pairs: int
@@ -155,4 +156,4 @@ def _mean(values: Floats) -> float:
 
 def _too_few(level: str, metric: str, a: float, b: float, pairs: int, needed: int) -> Comparison:
     why = f"{pairs} pairs, of which {needed} are needed" if pairs < needed else "a value is zero"
-    return Comparison(level, metric, a, b, b / a if a else 0.0, 0.0, 0.0, pairs, "within noise", why)
+    return Comparison(level, metric, a, b, b / a if a else None, 0.0, 0.0, pairs, "within noise", why)
