@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-
 TokenProbs: TypeAlias = tuple[tuple[int, float], ...]
 """A distribution over token ids: (id, probability > 0), each id once, the sum 1; other ids have probability 0."""
 
@@ -16,7 +15,7 @@ class Draft:
     """A chain of tokens that may follow a sequence.
 
     `evidence` says how good the proposal is expected to be, in a proposer's own classes from 0 to 99 (for n-grams the
-    length of the match): acceptance is tracked apart for every class. A proposer whose `cost` is not 0 has one class, 0,
+    length of the match): acceptance is tracked apart for every class. A proposer with a `cost` has one class, 0,
     because whether to ask it is decided before it has answered.
 
     `probs`: for each token the distribution that it was drawn from, independently of the request's seed; None: the
