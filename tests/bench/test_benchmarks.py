@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import peers, speculation, sustained
+from benchmarks import overhead, peers, speculation, sustained
 from benchmarks.peers import EngineSpec, Workload
 from scipy import stats as scipy_stats
 
-from slipstream.engine.outputs import CompletionStats
+from slipstream.engine.outputs import CompletionStats, OutputDelta
+from slipstream.engine.protocol import GenerationRequest
 
 pytestmark = pytest.mark.fast
 
@@ -156,6 +157,70 @@ def test_a_worker_answers_what_it_cannot_do(tmp_path: Path) -> None:
         {"unsupported": "no decoding"},
     ]
     assert "to standard error" in done.stderr
+
+
+# ---- overhead ----
+
+
+class FakeClock:
+    """Seconds that pass when it is told so; the thread's own stop while it waits."""
+
+    def __init__(self) -> None:
+        self.wall = self.cpu = 0.0
+
+    def work(self, seconds: float, waiting: float = 0.0) -> None:
+        self.wall += seconds + waiting
+        self.cpu += seconds
+
+
+class FakeCore:
+    """Two requests of which the second gets its first token a step later; five steps in all."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.model = overhead.TimedModel(self._forward, lambda: clock.wall, lambda: clock.cpu)
+        self.added: list[str] = []
+        self._clock = clock
+        self._steps = 0
+
+    def _forward(self) -> None:
+        self._clock.work(8.0, waiting=2.0)
+
+    @property
+    def has_work(self) -> bool:
+        return self._steps < 5
+
+    def add(self, request: GenerationRequest) -> None:
+        self.added.append(request.request_id)
+
+    def step(self) -> list[OutputDelta]:
+        self._steps += 1
+        self._clock.work(0.25)
+        self.model()
+        self._clock.work(0.25, waiting=0.5 * self._steps)
+        return [OutputDelta(name, 0, "", (1,)) for name in (self.added[:1] if self._steps == 1 else self.added)]
+
+
+def test_a_decode_step_is_split_into_the_models_call_and_the_rest() -> None:
+    core = FakeCore(FakeClock())
+    times = overhead.decode(core, core.model, [GenerationRequest(name, (1,)) for name in "ab"])
+    assert core.added == ["a", "b"]
+    # Steps 1 and 2 are not plain decode for everybody yet, and in step 5 they end.
+    assert [(each.step, each.forward, each.rest, each.rest_cpu) for each in times] == [
+        (12.0, 10.0, 2.0, 0.5),
+        (12.5, 10.0, 2.5, 0.5),
+    ]
+    found = overhead.summarize(2, [*times, overhead.StepTime(14.0, 11.0, 0.75)])
+    assert found == {
+        "batch": 2,
+        "steps": 3,
+        "step_ms": 12500.0,
+        "forward_ms": 10000.0,
+        "rest_ms": 2500.0,
+        "rest_best_ms": 2000.0,
+        "rest_cpu_ms": 500.0,
+        "rest_cpu_best_ms": 500.0,
+        "share": 0.2,
+    }
 
 
 # ---- speculation ----
