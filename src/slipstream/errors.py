@@ -13,6 +13,7 @@ SlipstreamError                     exit code 1
 ├── RequestError                    4   one request; never harms another
 │   ├── InvalidParamsError
 │   ├── ContextLengthError
+│   ├── TextTooLongError                not even the longest tokens could hold it
 │   ├── OverloadedError                 come back later
 │   └── DeadlineError                   it could not end in its time
 ├── ResourceError                   5
@@ -117,6 +118,21 @@ class ContextLengthError(RequestError):
             f"the prompt has {num_prompt_tokens} tokens{asked}, but the context holds {max_model_len} ({together}).",
             where=where,
             fix=f"Shorten the prompt,{lower} or raise max_model_len if the model allows it.",
+        )
+
+
+class TextTooLongError(RequestError):
+    """The prompt's text does not fit even if its tokens are the longest that there are; carries the numbers."""
+
+    def __init__(self, num_characters: int, max_model_len: int, characters_per_token: int, *, where: str) -> None:
+        self.num_characters = num_characters
+        self.max_model_len = max_model_len
+        self.characters_per_token = characters_per_token
+        super().__init__(
+            f"the text has {num_characters} characters, but the context holds {max_model_len} tokens, and no token of "
+            f"this model stands for more than {characters_per_token}: {max_model_len * characters_per_token} at most.",
+            where=where,
+            fix="Shorten the prompt, or raise max_model_len if the model allows it.",
         )
 
 

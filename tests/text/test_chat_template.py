@@ -235,6 +235,27 @@ def test_failures_while_rendering(source: str, message: str) -> None:
         ChatTemplate(source).render(PLAIN)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in messages %}{% for b in messages %}{% endfor %}{% endfor %}",
+        "{% for a in messages %}{% for b in messages if not b.role %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
+    ],
+)
+def test_templates_that_loop_without_end(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    monkeypatch.setattr("slipstream.text.chat_template._MAX_ROUNDS", 5000)
+    with pytest.raises(ChatTemplateError, match="loops more than 5000 times over these messages"):
+        ChatTemplate(source).render(PLAIN * 100)
+
+
+def test_loops_within_the_bound_are_counted_per_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipstream.text.chat_template._MAX_ROUNDS", 2 * len(PLAIN))
+    template = ChatTemplate("{% for m in messages if m %}{% for x in [0] %}{{ loop.index }}{% endfor %}{% endfor %}")
+    for _ in range(2):
+        assert template.render(PLAIN) == "1" * len(PLAIN)
+
+
 def test_templates_that_write_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slipstream.text.chat_template._MAX_CHARACTERS", 50)
     written = 0

@@ -21,6 +21,7 @@ from slipstream.errors import (
     OverloadedError,
     RequestError,
     SlipstreamError,
+    TextTooLongError,
 )
 from slipstream.server.model import ModelNotServedError
 
@@ -103,6 +104,7 @@ _MAPPED: tuple[tuple[type[SlipstreamError], Mapped], ...] = (
     (RateLimitError, Mapped(429, "rate_limit_error", "rate_limit_exceeded")),
     (NotReadyError, Mapped(503, "service_unavailable_error", "not_ready")),
     (ContextLengthError, Mapped(400, _INVALID, "context_length_exceeded")),
+    (TextTooLongError, Mapped(400, _INVALID, "context_length_exceeded")),
     (RequestTooLargeError, Mapped(400, _INVALID, "request_too_large")),
     (UnsupportedError, Mapped(400, _INVALID, "unsupported")),
     (RequestError, Mapped(400, _INVALID, None)),

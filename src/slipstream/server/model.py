@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from slipstream.errors import ChatTemplateError, RequestError
+from slipstream.errors import ChatTemplateError, RequestError, TextTooLongError
+from slipstream.server.beside import TextThreads
 from slipstream.text.chat_template import ChatTemplate
 from slipstream.text.tokenizer import Tokenizer
 
@@ -17,13 +18,14 @@ class ModelNotServedError(RequestError):
 @dataclass(frozen=True)
 class ServedModel:
     """`names`: what clients may call it, the main one first. `max_model_len`: tokens, prompt and output together.
-    `created`: seconds since the epoch."""
+    `created`: seconds since the epoch. `threads`: where its texts are worked on."""
 
     names: tuple[str, ...]
     tokenizer: Tokenizer
     max_model_len: int
     vocab_size: int
     created: int
+    threads: TextThreads = field(default_factory=TextThreads, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -36,6 +38,15 @@ class ServedModel:
         raise ModelNotServedError(
             f"the model {name!r:.200} is not served here.", where="model", fix=f"Served: {', '.join(self.names)}."
         )
+
+    def check_size(self, characters: int, *, where: str) -> None:
+        """Raises TextTooLongError for a text that the context cannot hold whatever its tokens are. The first long text
+        makes the tokenizer look at its whole vocabulary, so call this beside the event loop."""
+        if characters <= self.max_model_len:
+            return
+        longest = self.tokenizer.characters_per_token
+        if longest is not None and characters > self.max_model_len * longest:
+            raise TextTooLongError(characters, self.max_model_len, longest, where=where)
 
     @cached_property
     def _template(self) -> ChatTemplate | ChatTemplateError:

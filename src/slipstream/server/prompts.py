@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from slipstream.errors import ContextLengthError, InvalidParamsError
 from slipstream.server.errors import BadRequestError
@@ -12,18 +11,19 @@ from slipstream.server.generate import Prompt
 from slipstream.server.model import ServedModel
 from slipstream.text.control import encode_messages
 
-INLINE_CHARACTERS = 2000  # that are tokenised in well under a millisecond
-
-Result = TypeVar("Result")
-
 
 async def completion_prompt(model: ServedModel, prompt: str | Sequence[int]) -> Prompt:
     """A text in which special tokens count (the client writes the template itself), or token ids as they are.
 
-    Raises ContextLengthError.
+    Raises ContextLengthError, and TextTooLongError before anything is tokenised.
     """
     if isinstance(prompt, str):
-        return _fitting(model, Prompt(tuple(await encode_text(model, prompt)), prompt))
+
+        def encode() -> list[int]:
+            model.check_size(len(prompt), where="prompt")
+            return model.tokenizer.encode(prompt)
+
+        return _fitting(model, Prompt(tuple(await model.threads.run(len(prompt), encode)), prompt))
     return _fitting(model, Prompt(tuple(prompt)))
 
 
@@ -35,18 +35,23 @@ async def chat_prompt(
     add_generation_prompt: bool = True,
     extra: Mapping[str, Any] | None = None,
 ) -> Prompt:
-    """As `render_chat`. Raises ContextLengthError too, and BadRequestError for more messages than the context holds
-    tokens: a hundred thousand empty ones take many seconds to render."""
+    """As `render_chat`, for the engine. Raises ContextLengthError too, and what takes long to refuse otherwise:
+    BadRequestError for more messages than the context holds tokens (a hundred thousand empty ones take many seconds
+    to render), TextTooLongError for more text, before or after rendering, than its longest tokens could hold."""
     if len(messages) >= model.max_model_len:
         raise BadRequestError(
             f"{len(messages)} messages cannot fit into a context of {model.max_model_len} tokens.", param="messages"
         )
-    ids = await render_chat(model, messages, tools=tools, add_generation_prompt=add_generation_prompt, extra=extra)
+    ids = await render_chat(
+        model, messages, tools=tools, add_generation_prompt=add_generation_prompt, extra=extra, must_fit=True
+    )
     return _fitting(model, Prompt(tuple(ids)))
 
 
 async def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool = True) -> list[int]:
-    return await off_loop(len(text), lambda: model.tokenizer.encode(text, add_special_tokens=add_special_tokens))
+    return await model.threads.run(
+        len(text), lambda: model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    )
 
 
 async def render_chat(
@@ -56,26 +61,35 @@ async def render_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
     add_generation_prompt: bool = True,
     extra: Mapping[str, Any] | None = None,
+    must_fit: bool = False,
 ) -> list[int]:
     """Token ids of the conversation in the model's template. Spellings of control tokens in it stay text.
 
-    Raises InvalidParamsError for messages that are none, ChatTemplateError where the template refuses them.
+    Raises InvalidParamsError for messages that are none, ChatTemplateError where the template refuses them, and with
+    `must_fit` TextTooLongError.
     """
     template = model.template
     for name in extra or ():
         if name in ("messages", "tools", "add_generation_prompt"):
             raise InvalidParamsError(f"must not contain {name!r}.", where="chat_template_kwargs")
-    return await off_loop(
-        _characters(messages) + _characters(tools),
-        lambda: encode_messages(
+
+    def check_size(characters: int) -> None:
+        if must_fit:
+            model.check_size(characters, where="messages")
+
+    def encode() -> list[int]:
+        check_size(_characters(messages) + _characters(tools))
+        return encode_messages(
             template,
             model.tokenizer,
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
             extra=extra,
-        ),
-    )
+            check_size=check_size,
+        )
+
+    return await model.threads.run(_size(messages) + _size(tools), encode)
 
 
 def _fitting(model: ServedModel, prompt: Prompt) -> Prompt:
@@ -85,15 +99,18 @@ def _fitting(model: ServedModel, prompt: Prompt) -> Prompt:
 
 
 def _characters(value: object) -> int:
+    """Of all strings, names of fields left out."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
-        return sum(_characters(item) for item in value.values())
-    if isinstance(value, Sequence):
-        return sum(_characters(item) for item in value)
-    return 0
+        return sum(map(_characters, value.values()))
+    return sum(map(_characters, value)) if isinstance(value, Sequence) else 0
 
 
-async def off_loop(size: int, work: Callable[[], Result]) -> Result:
-    """In a thread where the work is long; `size`: characters or tokens."""
-    return work() if size <= INLINE_CHARACTERS else await asyncio.to_thread(work)
+def _size(value: object) -> int:
+    """Roughly the characters of its JSON."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(_size(item) for pair in value.items() for item in pair)
+    return sum(map(_size, value)) if isinstance(value, Sequence) else 1

@@ -35,6 +35,8 @@ _RUNTIME_ERRORS = (
     MemoryError,
 )
 _MAX_CHARACTERS = 1 << 26  # that a template may write: more than any context holds, less than a memory
+_MAX_ROUNDS = 500_000  # of all its loops: seven hundred messages that each look at all others; one to two seconds
+_COUNT_ROUND = "slipstream_count_round"
 
 
 class ChatTemplate:
@@ -94,6 +96,7 @@ class ChatTemplate:
         names["messages"] = normalize_messages(messages)
         names["tools"] = plain_tools(tools) if tools else None
         names["add_generation_prompt"] = add_generation_prompt
+        names[_COUNT_ROUND] = _round_counter(_MAX_ROUNDS)
         template = self._with_tools if tools else self._plain
         try:
             return _join(template.generate(names))
@@ -119,8 +122,47 @@ class _GenerationBlock(jinja2.ext.Extension):
         return jinja2.nodes.Scope(body, lineno=line)
 
 
+class _BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """Every loop and every macro counts its rounds: a thread that renders cannot be stopped from outside."""
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
+        template = super()._parse(source, name, filename)
+        for loop in template.find_all(jinja2.nodes.For):
+            if loop.test is None:
+                loop.body.insert(0, _count_statement(loop.lineno))
+            else:  # it is run where the body is not
+                loop.test = jinja2.nodes.And(_count_call(), loop.test).set_lineno(loop.lineno)
+        for macro in template.find_all(jinja2.nodes.Macro):
+            macro.body.insert(0, _count_statement(macro.lineno))
+        return template
+
+
+def _count_call() -> jinja2.nodes.Call:
+    return jinja2.nodes.Call(jinja2.nodes.Name(_COUNT_ROUND, "load"), [], [], None, None)
+
+
+def _count_statement(line: int) -> jinja2.nodes.Node:
+    return jinja2.nodes.ExprStmt(_count_call()).set_lineno(line)
+
+
+def _round_counter(most: int) -> Callable[[], bool]:
+    """Of one rendering; always true. Raises ChatTemplateError at the round after `most`."""
+    rounds = 0
+
+    def count() -> bool:
+        nonlocal rounds
+        rounds += 1
+        if rounds > most:
+            raise ChatTemplateError(
+                f"the chat template loops more than {most} times over these messages.", fix="Send fewer messages."
+            )
+        return True
+
+    return count
+
+
 def _environment(clock: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+    environment = _BoundedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _to_json

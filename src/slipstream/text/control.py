@@ -13,7 +13,7 @@ carry text, and models were trained to see them in messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -33,10 +33,12 @@ def encode_messages(
     tools: Sequence[Mapping[str, Any]] | None = None,
     add_generation_prompt: bool = True,
     extra: Mapping[str, Any] | None = None,
+    check_size: Callable[[int], None] = lambda characters: None,
 ) -> list[int]:
     """Token ids of the rendered conversation, with one BOS where the tokenizer has one.
 
-    Raises InvalidParamsError for messages that are none, and ChatTemplateError where the template refuses them.
+    `check_size` is given the number of characters that were rendered, before they are cut into tokens. Raises what it
+    raises, InvalidParamsError for messages that are none, and ChatTemplateError where the template refuses them.
     """
     parts: Any = plain_data([list(messages), None if tools is None else list(tools), dict(extra or {})], "messages")
     spelled = _spellings(tokenizer)
@@ -49,9 +51,11 @@ def encode_messages(
         checked_messages, tools=checked_tools, add_generation_prompt=add_generation_prompt, **names
     )
     if mark is None:
+        check_size(len(rendered))
         return tokenizer.encode_chat(rendered)
-    escaped = f"\\u{ord(mark):04x}"  # where a template writes JSON in ASCII
-    return tokenizer.encode_chat(rendered.replace(escaped, mark), mark=mark)
+    marked = rendered.replace(f"\\u{ord(mark):04x}", mark)  # where a template writes JSON in ASCII
+    check_size(len(marked) - marked.count(mark))
+    return tokenizer.encode_chat(marked, mark=mark)
 
 
 @lru_cache(maxsize=8)

@@ -9,8 +9,10 @@ from functools import cached_property
 from types import MappingProxyType
 
 import tokenizers
+from tokenizers.models import WordLevel
 
 from slipstream.errors import InvalidParamsError, TokenizerError
+from slipstream.text.longest import characters_per_token
 from slipstream.text.pieces import PieceScheme
 
 TURN_END_TOKENS: tuple[str, ...] = (
@@ -137,6 +139,12 @@ class Tokenizer:
             digest.update(f"{merge}\n".encode())
         return digest.hexdigest()
 
+    @cached_property
+    def characters_per_token(self) -> int | None:
+        """Characters of text that no token exceeds, None where there is no bound. Looks at the whole vocabulary when
+        first asked for."""
+        return characters_per_token(self._backend)
+
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of `text`.
 
@@ -214,12 +222,13 @@ class Tokenizer:
         one pass of the literal backend cuts the text between them exactly as it would be cut between the tokens."""
         if _PLACEHOLDER in text:
             raise InvalidParamsError(f"the text has the noncharacter U+{ord(_PLACEHOLDER):04X}.", fix="Leave it out.")
-        found = _encoded(self._backend, text, offsets=True)
+        found = _encoded(self._finding_backend, text, offsets=True)
         special: list[int] = []
         kept: list[str] = []
         done = 0
-        for token_id, (start, end) in zip(found.ids, found.offsets, strict=True):
-            if token_id in self._special_ids and text[start:end].strip() == self.id_to_token(token_id):
+        for token, (start, end) in zip(found.tokens, found.offsets, strict=True):
+            token_id = self.token_to_id(token)
+            if token_id in self._special_ids and text[start:end].strip() == token:
                 kept += [text[done:start], _PLACEHOLDER]
                 special.append(token_id)
                 done = end
@@ -239,6 +248,18 @@ class Tokenizer:
     def _literal_backend(self) -> tokenizers.Tokenizer:
         """The same model (shared, not copied) that does not look for special tokens in the text."""
         return self._literal()
+
+    @cached_property
+    def _finding_backend(self) -> tokenizers.Tokenizer:
+        """Finds special tokens and takes whatever lies between two of them for one token, which costs a hundredth of
+        cutting it. With special tokens that were not added only the whole tokenizer finds them."""
+        if not self._special_ids <= self._added:
+            return self._backend
+        finding = tokenizers.Tokenizer(WordLevel({_PLACEHOLDER: 0}, unk_token=_PLACEHOLDER))
+        if self._backend.normalizer is not None:
+            finding.normalizer = self._backend.normalizer
+        finding.add_tokens([token for _, token in sorted(self._backend.get_added_tokens_decoder().items())])
+        return finding
 
     @cached_property
     def _placeholder_backend(self) -> tuple[tokenizers.Tokenizer, int]:

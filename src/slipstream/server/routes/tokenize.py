@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends
 from slipstream.errors import InvalidParamsError
 from slipstream.server.context import Context
 from slipstream.server.errors import BadRequestError
-from slipstream.server.prompts import encode_text, off_loop, render_chat
+from slipstream.server.prompts import encode_text, render_chat
 from slipstream.server.routes.bodies import body_of, documented
 from slipstream.server.schema.base import RequestModel
 from slipstream.server.schema.chat import Message
@@ -58,7 +58,7 @@ async def tokenize(
         )
     if not body.return_token_strs:
         return {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids}
-    strings = await off_loop(len(ids), lambda: [model.tokenizer.id_to_token(each) for each in ids])
+    strings = await model.threads.run(len(ids), lambda: [model.tokenizer.id_to_token(each) for each in ids])
     return {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids, "token_strs": strings}
 
 
@@ -74,7 +74,7 @@ async def detokenize(
         raise InvalidParamsError(
             f"must be below the vocabulary size {model.vocab_size}, got {largest}.", where="tokens"
         )
-    text = await off_loop(
+    text = await model.threads.run(
         len(body.tokens), lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens)
     )
     return {"prompt": text}
