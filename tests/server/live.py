@@ -56,8 +56,8 @@ class Live:
 
 
 @asynccontextmanager
-async def live(engine: Engine, **options: Any) -> AsyncIterator[Live]:
-    """Stopped, and with nothing left open, at the end."""
+async def live(engine: Engine, *, signals: bool = False, **options: Any) -> AsyncIterator[Live]:
+    """Stopped, and with nothing left open, at the end. `signals`: those of this process are the server's."""
     model = options.pop("model", None) or served(max_model_len=options.pop("max_model_len", 1 << 16))
     context = ServerContext(engine, model, ServerOptions(port=0, **options))
     listener = bind("127.0.0.1", 0)
@@ -65,7 +65,7 @@ async def live(engine: Engine, **options: Any) -> AsyncIterator[Live]:
     app = create_app(context)
     stop, listening = asyncio.Event(), asyncio.Event()
     running = asyncio.create_task(
-        run_server(context, listener, on_listening=lambda url: listening.set(), signals=False, stop=stop, app=app)
+        run_server(context, listener, on_listening=lambda url: listening.set(), signals=signals, stop=stop, app=app)
     )
     try:
         await asyncio.wait_for(listening.wait(), PATIENCE)

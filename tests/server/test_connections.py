@@ -3,11 +3,17 @@
 import asyncio
 import importlib
 import json
+import logging
+import os
+import signal
 
 import httpx
 import pytest
 
 from slipstream.engine.echo import EchoEngine
+from slipstream.engine.protocol import GenerationRequest
+from slipstream.errors import EngineError
+from slipstream.sampling.params import SamplingParams
 from tests.server.live import live, until
 from tests.server.serving import byte_tokenizer
 
@@ -181,6 +187,27 @@ async def test_draining_ends_what_takes_too_long():
         assert json.loads(lines[-2].removeprefix("data: "))["error"]["code"] == "not_ready"
         await asyncio.wait_for(server.running, 5)
         assert slow.stats().num_running == 0
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_ends_what_is_left_without_a_traceback(second, caplog):
+    slow = engine(delay=0.01)
+    with caplog.at_level(logging.INFO):
+        async with live(slow, drain_timeout=1000.0, signals=True) as server:
+            whole = asyncio.create_task(_post(server, LONG))
+            streamed = asyncio.create_task(_post(server, {**LONG, "stream": True}))
+            await until(lambda: slow.stats().num_running == 2)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await until(lambda: server.context.lifecycle.draining)
+            os.kill(os.getpid(), second)
+            assert (await whole).status_code == 503
+            assert '"code":"not_ready"' in (await streamed).text
+            await asyncio.wait_for(server.running, 8)
+            with pytest.raises(EngineError):  # it was closed, in the usual way
+                await anext(aiter(slow.generate(GenerationRequest("late", (1,), SamplingParams()))))
+    own = [record for record in caplog.records if record.name != "asyncio"]
+    assert "a second signal: 2 requests are ended" in [record.getMessage() for record in own]
+    assert not [record for record in own if record.levelno >= logging.ERROR]
 
 
 async def test_three_hundred_requests_with_random_cancels_leave_nothing():

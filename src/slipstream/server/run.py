@@ -20,14 +20,14 @@ from slipstream.server.guard import guarded
 logger = logging.getLogger("slipstream.server")
 
 BACKLOG = 2048
-LAST_WORDS = 2.0  # seconds in which requests that drain too slowly can still tell their clients
+LAST_WORDS = 2.0  # seconds in which requests that are ended can still tell their clients
 POLL = 0.02
 
 
 def serve(
     context: ServerContext, listener: socket.socket, *, on_listening: Callable[[str], None] | None = None
 ) -> None:
-    """Serve on a bound socket until SIGTERM or SIGINT, then drain; a second signal ends it at once.
+    """Serve on a bound socket until SIGTERM or SIGINT, then drain; a second signal ends what is under way.
 
     `on_listening` is called with the URL once connections are accepted.
     """
@@ -41,19 +41,17 @@ async def run_server(
     on_listening: Callable[[str], None] | None = None,
     signals: bool = True,
     stop: asyncio.Event | None = None,
+    hurry: asyncio.Event | None = None,
     app: FastAPI | None = None,
 ) -> None:
-    """As `serve`. Setting `stop` is a first signal. `app`: one that `create_app` has made of the context."""
+    """As `serve`. Setting `stop` is a first signal, setting `hurry` a second. `app`: one that `create_app` has made of
+    the context."""
     server = _Server(_config(context, app or create_app(context)))
-    stop = stop or asyncio.Event()
+    stop, hurry = stop or asyncio.Event(), hurry or asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
-        if stop.is_set():
-            server.force_exit = server.should_exit = True
-            for stream in list(context.lifecycle.streams):
-                stream.fail(NotReadyError("the server was stopped."))
-        stop.set()
+        (hurry if stop.is_set() else stop).set()
 
     handled = (signal.SIGTERM, signal.SIGINT) if signals else ()
     for number in handled:
@@ -67,7 +65,7 @@ async def run_server(
             on_listening(url_of(context, listener))
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if stop.is_set():
-            await drain(context)
+            await drain(context, hurry)
         server.should_exit = True
         await serving
     finally:
@@ -76,25 +74,25 @@ async def run_server(
             loop.remove_signal_handler(number)
 
 
-async def drain(context: ServerContext) -> None:
-    """Take no new requests, wait for those under way, and end after `drain_timeout` those that are left."""
+async def drain(context: ServerContext, hurry: asyncio.Event) -> None:
+    """Take no new requests, wait for those under way, and end after `drain_timeout`, or once `hurry` is set, those that
+    are left."""
     lifecycle, timeout = context.lifecycle, context.options.drain_timeout
     lifecycle.draining = True
     logger.info("draining: %d requests under way, at most %g s", len(lifecycle.streams), timeout)
-    if not await _until(lambda: not lifecycle.open_ids, context, timeout):
-        logger.warning("draining took too long: %d requests are ended", len(lifecycle.streams))
+    await _until(lambda: not lifecycle.open_ids or hurry.is_set(), context, timeout)
+    if lifecycle.open_ids:
+        why = "a second signal" if hurry.is_set() else "draining took too long"
+        logger.warning("%s: %d requests are ended", why, len(lifecycle.streams))
         for stream in list(lifecycle.streams):
             stream.fail(NotReadyError("the server was stopped before the answer was complete."))
         await _until(lambda: not lifecycle.open_ids, context, LAST_WORDS)
 
 
-async def _until(done: Callable[[], bool], context: ServerContext, timeout: float) -> bool:
+async def _until(done: Callable[[], bool], context: ServerContext, timeout: float) -> None:
     end = context.clock() + timeout
-    while not done():
-        if context.clock() >= end:
-            return False
+    while not done() and context.clock() < end:
         await asyncio.sleep(POLL)
-    return True
 
 
 def url_of(context: ServerContext, listener: socket.socket) -> str:
