@@ -72,12 +72,15 @@ def test_a_method_that_is_not_there_is_refused_before_anything_is_loaded(tiny_fo
 
 
 def test_drafts_that_can_never_pay_are_warned_of() -> None:
-    linear = StepTimes({(1, n): 0.01 * n for n in (1, 2, 3, 4)})
+    linear = StepTimes({(1, n, 0): 0.01 * n for n in (1, 2, 3, 4)})
     [warning] = _useless(linear, 3, 0.02)
     assert warning.startswith("speculation is on but will not pay here: a step that verifies ")
-    assert _useless(StepTimes({(1, n): 0.01 + 0.005 * (n - 1) for n in (1, 2, 3, 4)}), 3, 0.02) == ()
+    assert _useless(StepTimes({(1, n, 0): 0.01 + 0.005 * (n - 1) for n in (1, 2, 3, 4)}), 3, 0.02) == ()
 
 
 def test_a_summary_names_the_ends_of_each_line() -> None:
-    measured = {(1, 1): 0.01, (1, 3): 0.02, (2, 2): 0.0125, (2, 6): 0.04}
-    assert _summary(measured) == "1 x 1 token 10.0 ms, 1 x 3 20.0 ms; 2 x 1 token 12.5 ms, 2 x 3 40.0 ms"
+    measured = {(1, 1, 256): 0.01, (1, 3, 256): 0.02, (2, 2, 256): 0.0125, (2, 6, 256): 0.04}
+    short = "1 x 1 token 10.0 ms, 1 x 3 20.0 ms; 2 x 1 token 12.5 ms, 2 x 3 40.0 ms"
+    assert _summary(measured) == short
+    longer = {(1, 1, 1024): 0.03, (1, 3, 1024): 0.05, (2, 2, 1024): 0.06, (2, 6, 1024): 0.07}
+    assert _summary(measured | longer) == short.replace("; ", "; 1 x 1 token behind 1024 30.0 ms, 1 x 3 50.0 ms; ")

@@ -22,21 +22,21 @@ class Watched(Controller):
 
     def __init__(self, num_tokens: int) -> None:
         super().__init__(ControlOptions(policy="fixed", num_tokens=num_tokens), None)
-        self.offers: list[tuple[int, int]] = []  # rows with a draft, others
+        self.offers: list[tuple[int, int, int]] = []  # rows with a draft, others, context
         self.observed: list[tuple[str, int, int]] = []
-        self.steps: list[tuple[int, int, float]] = []
+        self.steps: list[tuple[int, int, float, int]] = []
         self.forgotten: list[str] = []
 
-    def offer(self, drafts, others=0):  # type: ignore[no-untyped-def]
-        self.offers.append((len(drafts), others))
-        return super().offer(drafts, others)
+    def offer(self, drafts, others=0, context=0):  # type: ignore[no-untyped-def]
+        self.offers.append((len(drafts), others, context))
+        return super().offer(drafts, others, context)
 
     def observe(self, key: str, verified: int, accepted: int) -> None:
         self.observed.append((key, verified, accepted))
         super().observe(key, verified, accepted)
 
-    def observe_step(self, rows: int, tokens: int, seconds: float) -> None:
-        self.steps.append((rows, tokens, seconds))
+    def observe_step(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
+        self.steps.append((rows, tokens, seconds, context))
 
     def forget(self, key: str) -> None:
         self.forgotten.append(key)
@@ -86,7 +86,7 @@ def test_no_more_is_drafted_than_there_is_room_for() -> None:
     drafts, _, controller = make(num_tokens=3)
     rooms = [request(str(n), 4, max_tokens=n) for n in (1, 2, 3, 4, 9)]
     assert [len(draft) for draft in drafts.propose(rooms)] == [0, 1, 2, 3, 3]
-    assert controller.offers == [(4, 1)]
+    assert controller.offers == [(4, 1, 4)]
 
 
 def test_what_wants_no_drafts_is_not_even_listened_to() -> None:
@@ -109,4 +109,4 @@ def test_only_steps_without_prefill_are_timed() -> None:
     drafts.observe_step(StepPlan(1, (row(1), row(4, draft=3))), 0.25)
     drafts.observe_step(StepPlan(2, (row(1), row(4))), 0.5)
     drafts.observe_step(StepPlan(3, (row(1), row(1, samples=False))), 0.5)
-    assert controller.steps == [(2, 5, 0.25)]
+    assert controller.steps == [(2, 5, 0.25, 5)]

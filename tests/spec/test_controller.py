@@ -13,22 +13,22 @@ DRAFT = Draft((1, 2, 3, 4, 5, 6, 7), 3)
 
 def times(per_token: float, rows: int = 1) -> StepTimes:
     """A step of `rows` tokens takes 1 second, every further token `per_token`."""
-    return StepTimes({(rows, rows + n): 1.0 + per_token * n for n in range(9)})
+    return StepTimes({(rows, rows + n, 0): 1.0 + per_token * n for n in range(9)})
 
 
 def run(controller: Controller, accepted: int, steps: int) -> list[int]:
     """Lengths offered when of every verified draft at most `accepted` tokens are right."""
     lengths = []
     for _ in range(steps):
-        [cut] = controller.offer([("a", DRAFT)])
-        lengths.append(len(cut))
-        controller.observe("a", len(cut), min(accepted, len(cut)))
+        [length] = controller.offer([("a", DRAFT)])
+        lengths.append(length)
+        controller.observe("a", length, min(accepted, length))
     return lengths
 
 
 def test_fixed_takes_what_there_is() -> None:
     controller = Controller(ControlOptions("fixed", num_tokens=4), None)
-    assert controller.offer([("a", DRAFT), ("b", Draft((9,), 1)), ("c", Draft())]) == [(1, 2, 3, 4), (9,), ()]
+    assert controller.offer([("a", DRAFT), ("b", Draft((9,), 1)), ("c", Draft())]) == [4, 1, 0]
     assert run(controller, 0, 200) == [4] * 200
 
 
@@ -71,31 +71,31 @@ def test_cost_comes_back_when_drafts_become_right() -> None:
 
 def test_a_full_batch_leaves_no_room_for_doubtful_drafts() -> None:
     alone = Controller(ControlOptions(), times(0.2))
-    assert alone.offer([("a", DRAFT)]) != [()]
-    crowded = Controller(ControlOptions(), StepTimes({(16, 16 + n): 1.0 + n for n in range(9)}))
-    assert crowded.offer([("a", DRAFT)], others=15) == [()]
+    assert alone.offer([("a", DRAFT)]) != [0]
+    crowded = Controller(ControlOptions(), StepTimes({(16, 16 + n, 0): 1.0 + n for n in range(9)}))
+    assert crowded.offer([("a", DRAFT)], others=15) == [0]
 
 
 def test_requests_learn_from_one_another_but_apart() -> None:
     controller = Controller(ControlOptions(num_tokens=3), times(0.3))
     for _ in range(100):
-        [cut] = controller.offer([("good", DRAFT)])
-        controller.observe("good", len(cut), len(cut))
-    assert controller.offer([("new", DRAFT)]) == [(1, 2, 3)]
+        [length] = controller.offer([("good", DRAFT)])
+        controller.observe("good", length, length)
+    assert controller.offer([("new", DRAFT)]) == [3]
     for _ in range(60):
         controller.observe("bad", 1, 0)
     assert controller.acceptance("bad") == 0.0
     assert controller.acceptance("good") == 1.0
-    assert controller.offer([("good", DRAFT)]) == [(1, 2, 3)]
+    assert controller.offer([("good", DRAFT)]) == [3]
 
 
 def test_a_closed_request_leaves_nothing_behind() -> None:
     controller = Controller(ControlOptions("threshold"), None)
     controller.observe("a", 4, 0)
-    assert controller.offer([("a", DRAFT)]) == [()]
+    assert controller.offer([("a", DRAFT)]) == [0]
     controller.forget("a")
     assert controller.acceptance("a") is None
-    assert controller.offer([("a", DRAFT)]) == [(1, 2, 3, 4, 5)]
+    assert controller.offer([("a", DRAFT)]) == [5]
 
 
 @pytest.mark.parametrize(
@@ -121,22 +121,65 @@ def test_cost_needs_times() -> None:
 
 
 def test_what_is_certain_is_verified_where_a_guess_would_not_be() -> None:
-    times = StepTimes({(4, 4 + extra): 0.01 + 0.002 * extra for extra in range(9)})
+    times = StepTimes({(4, 4 + extra, 0): 0.01 + 0.002 * extra for extra in range(9)})
     controller = Controller(ControlOptions(), times, {-1: 0.95})
-    assert controller.offer([("guess", Draft((1, 2), 1)), ("certain", Draft((3, 4), -1))], others=2) == [(), (3, 4)]
+    assert controller.offer([("guess", Draft((1, 2), 1)), ("certain", Draft((3, 4), -1))], others=2) == [0, 2]
 
 
 def test_what_is_hardly_known_is_probed_more_often_and_by_any_request() -> None:
     """Four rows for which a guess of even chances is too dear, and requests too short to be probed by themselves."""
-    controller = Controller(ControlOptions(), StepTimes({(4, 4 + n): 1.0 + 0.2 * n for n in range(9)}))
+    controller = Controller(ControlOptions(), StepTimes({(4, 4 + n, 0): 1.0 + 0.2 * n for n in range(9)}))
     lengths = []
     for step in range(200):
         key = f"request {step // 5}"
-        [cut] = controller.offer([(key, DRAFT)], others=3)
-        controller.observe(key, len(cut), len(cut))
-        lengths.append(len(cut))
+        [length] = controller.offer([(key, DRAFT)], others=3)
+        controller.observe(key, length, length)
+        lengths.append(length)
     assert lengths[:8] == [0] * 7 + [1]
     assert lengths[-1] == 5
+
+
+def test_no_offers_cost_nothing() -> None:
+    controller = Controller(ControlOptions(), times(0.1))
+    assert controller.offer([], others=16) == []
+    assert not controller._requests
+
+
+def test_a_longer_context_may_make_drafts_too_dear() -> None:
+    short = {(1, 1 + n, 64): 1.0 + 0.1 * n for n in range(9)}
+    controller = Controller(ControlOptions(), StepTimes(short | {(1, 1, 1024): 3.0, (1, 9, 1024): 40.0}))
+    assert controller.could_pay(1, 64) == 5
+    assert controller.could_pay(1, 4096) == 0
+    assert controller.offer([("a", DRAFT)], context=64) != [0]
+    assert controller.offer([("a", DRAFT)], context=4096) == [0]
+
+
+def ask(controller: Controller, cost: float, right: bool, steps: int) -> list[int]:
+    """Lengths asked of a proposer that takes `cost` seconds per token, whose drafts are all right or all wrong."""
+    price = lambda rows, tokens: cost * tokens  # noqa: E731  one object, as the tables are kept by it
+    lengths = []
+    for _ in range(steps):
+        [length] = controller.wanted([("a", 4)], 0, price)
+        lengths.append(length)
+        if length:
+            [verified] = controller.offer([("a", Draft(tuple(range(length)), 0))])
+            controller.observe("a", verified, verified if right else 0)
+    return lengths
+
+
+def test_a_proposer_that_takes_time_is_asked_for_what_pays() -> None:
+    assert ask(Controller(ControlOptions(), times(0.1)), 0.05, True, 60)[-1] == 4
+    assert ask(Controller(ControlOptions(), times(0.1)), 5.0, True, 300) == [0] * 300
+    wrong = ask(Controller(ControlOptions(probe_interval=20), times(0.1)), 0.05, False, 400)[200:]
+    assert wrong.count(0) == 190
+    assert wrong.count(1) == 10  # what is asked for as a probe is verified
+
+
+def test_a_proposer_that_takes_time_under_the_other_policies() -> None:
+    assert ask(Controller(ControlOptions("fixed", num_tokens=3), None), 9.0, False, 5) == [3] * 5
+    off = ask(Controller(ControlOptions("threshold", probe_interval=10), None), 9.0, False, 41)
+    assert off == [4] + ([0] * 9 + [1]) * 4
+    assert Controller(ControlOptions("fixed"), None).wanted([], 0, lambda rows, tokens: 1.0) == []
 
 
 def test_nothing_is_probed_where_even_right_drafts_would_not_pay() -> None:

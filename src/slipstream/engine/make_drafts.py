@@ -83,18 +83,21 @@ def _facts(
         "step": min(size.max_step_tokens, 1 << 12),
         "block_size": size.block_size,
         "small_pool": min(size.num_blocks * size.block_size, 1 << 14),
-        "max_model_len": min(size.max_model_len, 1 << 10),
+        "max_model_len": min(size.max_model_len, 1 << 13),
     }
 
 
 def _summary(measured: StepSeconds) -> str:
+    """The ends of every number of rows' line, and those of one row at the longest context."""
+    shortest = {rows: min(c for r, _, c in measured if r == rows) for rows, _, _ in measured}
+    longest = max(context for rows, _, context in measured if rows == 1)
     parts = []
-    for rows in sorted({rows for rows, _ in measured}):
-        line = sorted((tokens, seconds) for (r, tokens), seconds in measured.items() if r == rows)
+    for rows, context in sorted({*shortest.items(), (1, longest)}):
+        line = sorted((t, seconds) for (r, t, c), seconds in measured.items() if (r, c) == (rows, context))
         (first, low), (last, high) = line[0], line[-1]
-        parts.append(
-            f"{rows} x {first // rows} token {1000 * low:.1f} ms, {rows} x {last // rows} {1000 * high:.1f} ms"
-        )
+        behind = "" if context == shortest[rows] else f" behind {context}"
+        one = f"{rows} x {first // rows} token{behind} {1000 * low:.1f} ms"
+        parts.append(f"{one}, {rows} x {last // rows} {1000 * high:.1f} ms")
     return "; ".join(parts)
 
 

@@ -45,40 +45,53 @@ class SpeculativeDrafts:
 
     def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
         drafts = self._found(requests)
-        offered = [index for index, draft in enumerate(drafts) if draft.tokens]
-        cut = self._controller.offer(
-            [(requests[index].id, drafts[index]) for index in offered], others=len(requests) - len(offered)
-        )
         result: list[Sequence[int]] = [()] * len(requests)
-        for index, tokens in zip(offered, cut, strict=True):
-            result[index] = tokens
+        if not drafts:
+            return result
+        offers = [(requests[index].id, draft) for index, draft in drafts]
+        context = sum([len(request.tokens) for request in requests]) // len(requests)
+        lengths = self._controller.offer(offers, len(requests) - len(drafts), context)
+        for (index, draft), length in zip(drafts, lengths, strict=True):
+            result[index] = draft.tokens[:length]
         return result
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
         """Steps with a prefill say nothing: their tokens cost less than those of many short rows."""
-        if all(row.samples and len(row.tokens) == 1 + row.num_draft for row in plan.rows):
-            self._controller.observe_step(len(plan.rows), plan.num_tokens, seconds)
+        tokens = context = 0
+        for row in plan.rows:
+            fed = len(row.tokens)
+            if not row.samples or fed != 1 + row.num_draft:
+                return
+            tokens += fed
+            context += row.start
+        self._controller.observe_step(len(plan.rows), tokens, seconds, context // len(plan.rows))
 
     def release(self, request: Request) -> None:
         if self._sequences.pop(request.id, None) is not None:
             self._proposer.close(request.id)
             self._controller.forget(request.id)
 
-    def _found(self, requests: Sequence[Request]) -> list[Draft]:
-        drafts = [NOTHING] * len(requests)
-        wanted: list[tuple[int, int]] = []  # index, at most so many tokens
+    def _found(self, requests: Sequence[Request]) -> list[tuple[int, Draft]]:
+        """What could be verified, by index of the request; nothing for those for which nothing was found."""
+        drafts: list[tuple[int, Draft]] = []
+        wanted: list[tuple[str, int]] = []
+        places: list[int] = []
         for index, request in enumerate(requests):
             if request.max_draft == 0:
                 continue
             self._take_notice(request)
             limit = self._limit(request)
             if limit > 0:
-                drafts[index] = self._forced(request, limit)
-                if not drafts[index].tokens:
-                    wanted.append((index, limit))
-        found = self._proposer.propose([(requests[index].id, limit) for index, limit in wanted])
-        for (index, _), draft in zip(wanted, found, strict=True):
-            drafts[index] = draft
+                if request.params.grammar is not None:
+                    forced = self._forced(request, limit)
+                    if forced.tokens:
+                        drafts.append((index, forced))
+                        continue
+                wanted.append((request.id, limit))
+                places.append(index)
+        for index, draft in zip(places, self._proposer.propose(wanted), strict=True):
+            if draft.tokens:
+                drafts.append((index, draft))
         return drafts
 
     def _limit(self, request: Request) -> int:

@@ -8,7 +8,7 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -18,14 +18,17 @@ from slipstream.engine.runner import Runner
 from slipstream.errors import EngineError
 from slipstream.sampling.params import SamplingParams
 
-StepSeconds = dict[tuple[int, int], float]  # (rows, tokens of all rows) -> seconds
+StepSeconds = dict[tuple[int, int, int], float]  # (rows, tokens of all rows, tokens in front of each) -> seconds
 
 ROWS = (1, 2, 4, 8, 16, 32)
 CONTEXT = 256  # tokens before the ones that are fed
+LONG_CONTEXTS = (1024, 4096)
+MOST_POSITIONS = 32 * 256  # of all rows: what is measured becomes resident memory, and no long context shall need more
 REPETITIONS = 3
 BUDGET = 2.0  # seconds; larger numbers of rows are left out when it is spent
+LONG_BUDGET = 1.0  # for the long contexts, which are left out likewise
 
-_FORMAT = 1
+_FORMAT = 2
 _GREEDY = SamplingParams(temperature=0.0)
 
 
@@ -45,40 +48,69 @@ class ProfileSize:
         """Tokens of a row that can be fed at all."""
         return min(self.max_tokens, self.max_step_tokens, self.max_model_len, self.num_blocks * self.block_size)
 
-    def context(self, rows: int) -> int:
-        """Tokens before the fed ones; negative if so many rows do not fit."""
+    def context(self, rows: int, wanted: int = CONTEXT) -> int:
+        """Tokens before the fed ones, at most `wanted`; negative if so many rows do not fit."""
         if rows * self.longest > self.max_step_tokens:
             return -1
         room = self.num_blocks // rows * self.block_size
-        return min(CONTEXT, room - self.longest, self.max_model_len - self.longest)
+        return min(wanted, room - self.longest, self.max_model_len - self.longest)
+
+    def long_rows(self, context: int) -> list[int]:
+        """For which numbers of rows a long context is measured: one, and the most that fit."""
+        most = min(self.max_rows, MOST_POSITIONS // context)
+        fitting = [rows for rows in ROWS if rows <= most and self.context(rows, context) == context]
+        return sorted({fitting[0], fitting[-1]}) if fitting else []
 
 
 def measure_steps(runner: Runner, size: ProfileSize, clock: Callable[[], float] = perf_counter) -> StepSeconds:
     """Seconds of greedy steps over the pool, which holds nothing afterwards that anybody knows of.
 
     Every row has blocks of its own. Where the pool is too small for that, contexts are shorter, down to
-    nothing, and then fewer rows are measured. Takes at most about `BUDGET` seconds, unless the few steps of one row
-    take longer. In such a step every draft is greedy and, most likely, refused at its first token.
+    nothing, and then fewer rows are measured. Long contexts are measured for one token per row and the most, and not at
+    all where the pool or the model has none. Takes at most about `BUDGET` + `LONG_BUDGET` seconds, unless the few steps
+    of one row take longer. In such a step every draft is greedy and, most likely, refused at its first token.
     Raises EngineError if the model cannot compute a step.
     """
-    begun = clock()
-    tokens_per_row = sorted({1, 2, 3, 4, size.longest} & set(range(1, size.longest + 1)))
+    lengths = sorted({1, 2, 3, 4, size.longest} & set(range(1, size.longest + 1)))
     _seconds(runner, _plan(1, 1, size.context(1), size.block_size), clock)  # pays for what comes once
-    measured: StepSeconds = {}
-    took = 0.0  # of all lengths once, with as many rows
+    timing = _Timing(runner, size.block_size, clock)
+    timing.begin(BUDGET)
     for rows in ROWS:
         context = size.context(rows)
-        if measured and (rows > size.max_rows or context < 0 or clock() - begun + 2 * took > BUDGET):
+        if timing.measured and (rows > size.max_rows or context < 0 or not timing.affords(2.0)):
             break
-        plans = [_plan(rows, tokens, context, size.block_size) for tokens in tokens_per_row]
+        timing.measure(rows, lengths, context)
+    timing.begin(LONG_BUDGET)
+    for context in LONG_CONTEXTS:
+        for rows in size.long_rows(context):
+            if timing.affords(2.0):
+                timing.measure(rows, sorted({1, size.longest}), context)
+    return timing.measured
+
+
+class _Timing:
+    def __init__(self, runner: Runner, block_size: int, clock: Callable[[], float]) -> None:
+        self._runner, self._block_size, self._clock = runner, block_size, clock
+        self.measured: StepSeconds = {}
+        self._end = 0.0
+        self._took = 0.0  # all lengths of the last numbers of rows and context, once
+
+    def begin(self, budget: float) -> None:
+        self._end, self._took = self._clock() + budget, 0.0
+
+    def affords(self, factor: float) -> bool:
+        """Whether there is time for what takes `factor` times as long as the last measurement."""
+        return self._clock() + factor * self._took <= self._end
+
+    def measure(self, rows: int, lengths: Sequence[int], context: int) -> None:
+        plans = [_plan(rows, tokens, context, self._block_size) for tokens in lengths]
         times: list[list[float]] = []
         # Each length once and then all of them again: a moment in which the machine is busy must not strike one only.
-        while not times or (len(times) < REPETITIONS and clock() - begun + took < BUDGET):
-            times.append([_seconds(runner, plan, clock) for plan in plans])
-            took = sum(times[-1])
-        for tokens, seconds in zip(tokens_per_row, zip(*times, strict=True), strict=True):
-            measured[rows, rows * tokens] = statistics.median(seconds)
-    return measured
+        while not times or (len(times) < REPETITIONS and self._clock() + self._took < self._end):
+            times.append([_seconds(self._runner, plan, self._clock) for plan in plans])
+            self._took = sum(times[-1])
+        for tokens, seconds in zip(lengths, zip(*times, strict=True), strict=True):
+            self.measured[rows, rows * tokens, context] = statistics.median(seconds)
 
 
 def profile_key(facts: Mapping[str, object]) -> str:
@@ -140,17 +172,19 @@ def _seconds(runner: Runner, plan: StepPlan, clock: Callable[[], float]) -> floa
 def _read(path: Path) -> StepSeconds | None:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["seconds"]
-        found = {(int(rows), int(tokens)): float(seconds) for rows, tokens, seconds in entries}
+        found = {(int(rows), int(tokens), int(context)): float(took) for rows, tokens, context, took in entries}
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    plausible = all(1 <= rows <= tokens and 0.0 < seconds < 1e4 for (rows, tokens), seconds in found.items())
+    plausible = all(
+        1 <= rows <= tokens and context >= 0 and 0.0 < took < 1e4 for (rows, tokens, context), took in found.items()
+    )
     return found if found and plausible else None
 
 
 def _write(path: Path, measured: StepSeconds) -> None:
     """As a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"seconds": [[rows, tokens, seconds] for (rows, tokens), seconds in measured.items()]})
+    text = json.dumps({"seconds": [[*at, seconds] for at, seconds in measured.items()]})
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".profile-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -62,11 +62,18 @@ class AcceptanceModel:
         if self.parent is not None:
             self.parent.observe(evidence, proposed, accepted)
 
+    def chance(self, evidence: int, position: int) -> float:
+        """The probability that the token at a position is right if those before it are."""
+        if position >= self.positions:
+            position = self.positions - 1
+        own = self._classes.get((evidence, position))
+        return self._mean((evidence, position)) if own is None else own.mean
+
     def chances(self, evidence: int, count: int) -> list[float]:
         """For each of `count` positions the probability that it and all before it are right."""
         chance, chances = 1.0, []
         for position in range(count):
-            chance *= self._mean((evidence, min(position, self.positions - 1)))
+            chance *= self.chance(evidence, position)
             chances.append(chance)
         return chances
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from slipstream.errors import ConfigError
 from slipstream.spec.acceptance import AcceptanceModel, AcceptanceWindow
 from slipstream.spec.allocate import choose_lengths
 from slipstream.spec.proposer import Draft
+from slipstream.spec.step_tables import DraftCost, StepTable, StepTables
 from slipstream.spec.step_times import StepTimes
 
 Policy = Literal["cost", "threshold", "fixed"]
@@ -63,11 +65,16 @@ class _Tracked:
     acceptance: AcceptanceModel
     window: AcceptanceWindow = field(default_factory=AcceptanceWindow)
     on: bool = True
-    offer: Draft = field(default_factory=Draft)  # what was cut to `length` for the step in flight
+    evidence: int = 0  # of what was cut for the step in flight
+    probe: bool = False  # a draft was asked for only to learn about it
 
 
 class Controller:
-    """One per proposer. `offer` before a step, `observe` after it, for every request that had a draft in it."""
+    """`offer` before a step, `observe` after it, for every request that had a draft in it.
+
+    Times of steps are looked up in a table per number of rows and context, and chances only as far as they can matter
+    (see `choose_lengths`), so that deciding takes a few microseconds per row with a draft and nothing without.
+    """
 
     def __init__(
         self, options: ControlOptions, times: StepTimes | None, priors: Mapping[int, float] | None = None
@@ -80,38 +87,70 @@ class Controller:
             raise ConfigError("the cost policy needs measured step times.", where="speculation.policy")
         self.options = options
         self._times = times
+        by_cost = times is not None and options.policy == "cost"
+        self._tables = StepTables(times, options.num_tokens, options.margin) if times is not None and by_cost else None
         self._acceptance = AcceptanceModel(priors=priors or {})
         self._requests: dict[str, _Tracked] = {}
         self._cut_short: dict[int, int] = {}  # by kind of evidence, since the last probe
 
-    def offer(self, drafts: Sequence[tuple[str, Draft]], others: int = 0) -> list[tuple[int, ...]]:
-        """Cut each request's draft to what is worth verifying. `others`: rows of the step that have none."""
-        tracked = [self._tracked(key) for key, _ in drafts]
-        lengths = self._lengths(tracked, [draft for _, draft in drafts], others)
-        cut: list[tuple[int, ...]] = []
-        could_pay = self._could_pay(len(drafts) + others)
-        for request, (_, draft), length in zip(tracked, drafts, lengths, strict=True):
-            most = min(len(draft.tokens), self.options.num_tokens)
-            if length < min(most, could_pay) and self._probes(draft.evidence, length):
-                length += 1
-            request.offer = draft
-            cut.append(draft.tokens[:length])
-        return cut
+    def wanted(
+        self, rows: Sequence[tuple[str, int]], evidence: int, cost: DraftCost, others: int = 0, context: int = 0
+    ) -> list[int]:
+        """How many tokens each row should have drafted by a proposer whose drafts take time, which is counted.
+
+        rows: (request, at most so many). `others`: further rows of the step. context: as in `offer`.
+        """
+        if not rows:
+            return []
+        requests = [self._tracked(key) for key, _ in rows]
+        limits = [min(limit, self.options.num_tokens) for _, limit in rows]
+        num_rows = len(rows) + others
+        table = None if self._tables is None else self._tables.at(num_rows, context, asked=len(rows), cost=cost)
+        could_pay = self.options.num_tokens if table is None else table.could_pay
+        lengths = self._lengths(requests, [evidence] * len(rows), limits, table, num_rows)
+        for index, request in enumerate(requests):
+            request.probe = lengths[index] == 0 and min(limits[index], could_pay) > 0 and self._probes(evidence, 0)
+            lengths[index] += request.probe
+        return lengths
+
+    def offer(self, drafts: Sequence[tuple[str, Draft]], others: int = 0, context: int = 0) -> list[int]:
+        """To how many tokens each request's draft is cut: what is worth verifying.
+
+        `others`: rows of the step that have no draft. context: mean number of tokens in front of the step's rows.
+        """
+        if not drafts:
+            return []
+        requests = [self._tracked(key) for key, _ in drafts]
+        kinds = [draft.evidence for _, draft in drafts]
+        longest = self.options.num_tokens
+        limits = [min(len(draft.tokens), longest) for _, draft in drafts]
+        rows = len(drafts) + others
+        table = None if self._tables is None else self._tables.at(rows, context)
+        could_pay = longest if table is None else table.could_pay
+        lengths = self._lengths(requests, kinds, limits, table, rows)
+        for index, request in enumerate(requests):
+            kind, length = kinds[index], lengths[index]
+            request.evidence = kind
+            if request.probe:
+                request.probe, lengths[index] = False, max(length, min(1, limits[index]))
+            elif length < min(limits[index], could_pay) and self._probes(kind, length):
+                lengths[index] = length + 1
+        return lengths
 
     def observe(self, key: str, verified: int, accepted: int) -> None:
         """Of the request's last offer `verified` tokens were fed (fewer than offered if there was no room)."""
         if verified:
             request = self._tracked(key)
-            request.acceptance.observe(request.offer.evidence, verified, accepted)
+            request.acceptance.observe(request.evidence, verified, accepted)
             request.window.observe(verified, accepted)
             rate = request.window.rate
             assert rate is not None
             request.on = rate >= self.options.off_below if request.on else rate > self.options.on_above
 
-    def observe_step(self, rows: int, tokens: int, seconds: float) -> None:
+    def observe_step(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
         """A step without prefill took so long."""
         if self._times is not None:
-            self._times.observe(rows, tokens, seconds)
+            self._times.observe(rows, tokens, seconds, context)
 
     def forget(self, key: str) -> None:
         self._requests.pop(key, None)
@@ -121,24 +160,30 @@ class Controller:
         request = self._requests.get(key)
         return None if request is None else request.window.rate
 
-    def _lengths(self, requests: list[_Tracked], drafts: list[Draft], others: int) -> list[int]:
-        most = self.options.num_tokens
+    def could_pay(self, rows: int, context: int = 0) -> int:
+        """The most tokens that one of so many rows could draft and pay, if they were right."""
+        return self.options.num_tokens if self._tables is None else self._tables.at(rows, context).could_pay
+
+    def seconds(self, rows: int, tokens: int, context: int = 0) -> float | None:
+        """What a step takes now; None if steps were not measured."""
+        return None if self._times is None else self._times(rows, tokens, context)
+
+    def _lengths(
+        self,
+        requests: list[_Tracked],
+        kinds: list[int],
+        limits: list[int],
+        table: StepTable | None,
+        rows: int,
+    ) -> list[int]:
         if self.options.policy == "fixed":
-            return [min(len(draft.tokens), most) for draft in drafts]
-        if self.options.policy == "threshold":
-            return [min(len(d.tokens), most) if r.on else 0 for r, d in zip(requests, drafts, strict=True)]
-        times, rows = self._times, len(drafts) + others
-        assert times is not None
-        chances = [
-            request.acceptance.chances(draft.evidence, min(len(draft.tokens), most))
-            for request, draft in zip(requests, drafts, strict=True)
-        ]
-        if not any(chances):
-            return [0] * len(drafts)
-        chosen = choose_lengths(
-            [*chances, *([[]] * others)], lambda extra: times(rows, rows + extra), margin=self.options.margin
-        )
-        return chosen[: len(drafts)]
+            return limits.copy()
+        if table is None:
+            return [limit if each.on else 0 for each, limit in zip(requests, limits, strict=True)]
+        if table.could_pay == 0:
+            return [0] * len(requests)
+        chances = [partial(each.acceptance.chance, kind) for each, kind in zip(requests, kinds, strict=True)]
+        return choose_lengths(chances, limits, table, rows, margin=self.options.margin)
 
     def _probes(self, evidence: int, length: int) -> bool:
         """Whether a draft that was cut to `length` tokens is to be verified by one more."""
@@ -148,14 +193,6 @@ class Controller:
         count = self._cut_short.get(evidence, 0) + 1
         self._cut_short[evidence] = 0 if count >= interval else count
         return count >= interval
-
-    def _could_pay(self, rows: int) -> int:
-        """The most tokens that one row's draft could have and pay, if they were right."""
-        times, most = self._times, self.options.num_tokens
-        if self.options.policy != "cost" or times is None or rows == 0:
-            return most
-        rate = rows / times(rows, rows) * (1.0 + self.options.margin)
-        return max((n for n in range(1, most + 1) if (rows + n) / times(rows, rows + n) > rate), default=0)
 
     def _tracked(self, key: str) -> _Tracked:
         request = self._requests.get(key)
