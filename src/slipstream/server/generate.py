@@ -13,6 +13,7 @@ from slipstream.engine.protocol import Engine, GenerationRequest, RequestSpecula
 from slipstream.errors import DeadlineError, EngineError, SlipstreamError
 from slipstream.sampling.params import SamplingParams
 from slipstream.server.errors import SlowClientError
+from slipstream.server.request_ids import engine_id
 
 logger = logging.getLogger("slipstream.server")
 
@@ -48,8 +49,9 @@ class Job:
         return [self._request(number, prompt) for number, prompt in enumerate(self.prompts)]
 
     def _request(self, number: int, prompt: Prompt) -> GenerationRequest:
+        own_id = self.id if len(self.prompts) == 1 else f"{self.id}-{number}"
         return GenerationRequest(
-            self.id if len(self.prompts) == 1 else f"{self.id}-{number}",
+            engine_id(self.tenant, own_id),
             prompt.token_ids,
             self.params,
             prompt.text,

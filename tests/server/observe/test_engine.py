@@ -33,7 +33,7 @@ class Watched:
 
     @property
     def ended(self) -> list[RequestRecord]:
-        return [record for record in self.log.recent() if record.end is not None]
+        return [record for record in self.log.recent("t") if record.end is not None]
 
     def clock(self) -> float:
         self.now += 1.0
@@ -43,8 +43,10 @@ class Watched:
         return [delta async for delta in self.engine.generate(request)]
 
 
-def request(request_id: str = "a", prompt: tuple[int, ...] = (1, 2, 3), **params: Any) -> GenerationRequest:
-    return GenerationRequest(request_id, prompt, SamplingParams(**params), tenant="t")
+def request(
+    request_id: str = "a", prompt: tuple[int, ...] = (1, 2, 3), *, tenant: str = "t", **params: Any
+) -> GenerationRequest:
+    return GenerationRequest(request_id, prompt, SamplingParams(**params), tenant=tenant)
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -126,13 +128,13 @@ def test_a_second_request_with_a_running_id_does_not_hide_the_first() -> None:
         await anext(first)
         with pytest.raises(RequestError, match="is running"):
             await watched.all(request())
-        open_record = watched.log.get("a")
+        open_record = watched.log.get("t", "a")
         assert open_record is not None
         assert open_record.outcome == "running"
         async for _ in first:
             pass
         assert open_record.outcome == "stop"
-        assert watched.log.get("a") is open_record
+        assert watched.log.get("t", "a") is open_record
 
     run(twice(Watched()))
 
@@ -143,12 +145,12 @@ def test_the_log_keeps_open_requests_and_the_last_that_ended() -> None:
         await anext(open_stream)
         for number in range(5):
             await watched.all(request(f"r{number}"))
-        assert [record.request_id for record in watched.log.recent()] == ["r4", "r3", "r2", "open"]
+        assert [record.request_id for record in watched.log.recent("t")] == ["r4", "r3", "r2", "open"]
         await watched.all(request("r3", prompt=(1,)))  # again
-        assert [record.request_id for record in watched.log.recent()] == ["r3", "r4", "r2", "open"]
+        assert [record.request_id for record in watched.log.recent("t")] == ["r3", "r4", "r2", "open"]
         async for _ in open_stream:
             pass
-        assert [record.request_id for record in watched.log.recent()] == ["open", "r3", "r4"]
+        assert [record.request_id for record in watched.log.recent("t")] == ["open", "r3", "r4"]
         assert len(watched.log) == 3
 
     run(many(Watched()))
@@ -168,3 +170,18 @@ def test_the_rest_of_the_protocol_is_the_inner_engines() -> None:
         assert not watched.engine.ready
 
     run(use(Watched()))
+
+
+def test_many_requests_of_one_tenant_do_not_push_out_those_of_another() -> None:
+    async def many(watched: Watched) -> None:
+        await watched.all(request("a", tenant="quiet"))
+        for number in range(5):
+            await watched.all(request(f"r{number}"))
+        assert [record.request_id for record in watched.log.recent("quiet")] == ["a"]
+        assert [record.request_id for record in watched.log.recent("t")] == ["r4", "r3"]
+        for number in range(2):  # now the other has most
+            await watched.all(request(f"s{number}", tenant="quiet"))
+        assert [record.request_id for record in watched.log.recent("quiet")] == ["s1", "s0"]
+        assert [record.request_id for record in watched.log.recent("t")] == ["r4"]
+
+    run(many(Watched()))

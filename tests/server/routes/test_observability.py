@@ -107,6 +107,25 @@ def test_a_key_sees_its_own_requests_only() -> None:
     run(use, app)
 
 
+def test_two_keys_may_use_the_same_id() -> None:
+    app = echo_app(api_keys=(ApiKey.of("one", "s1"), ApiKey.of("two", "s2")))
+
+    async def use(client: httpx.AsyncClient) -> None:
+        one, two = ({"Authorization": f"Bearer {secret}", "X-Request-Id": "same"} for secret in ("s1", "s2"))
+        first = await client.post("/v1/completions", json={"prompt": "aaaa", "max_tokens": 4}, headers=one)
+        second = await client.post("/v1/completions", json={"prompt": "b", "max_tokens": 2}, headers=two)
+        assert first.headers["x-request-id"] == second.headers["x-request-id"] == "same"
+        assert first.json()["id"] == "cmpl-same"
+        for headers, tenant, tokens in ((one, "one", 4), (two, "two", 1)):
+            seen = (await client.get("/requests/same", headers=headers)).json()
+            assert (seen["id"], seen["prompt_tokens"], seen["output_tokens"]) == ("same", tokens, tokens)
+            assert (seen["steps"]["request_id"], seen["steps"]["tenant"]) == ("same", tenant)
+        log = app.state.observation.log
+        assert log.get("two", "same").delivered > log.get("one", "same").delivered
+
+    run(use, app)
+
+
 class Told(EchoEngine):
     """Knows a timeline for every request, or is down."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slipstream.engine.timeline import CompletionTimeline, RequestTimeline
 from slipstream.server.autopsy.diagnose import Cause, diagnose
@@ -59,7 +59,7 @@ def report(record: RequestRecord, engine: RequestTimeline | None, now: float, *,
         preemptions=len(timeline.preemptions),
         parts=split(timeline) if known else None,
         cause=diagnose(timeline),
-        steps=engine if steps else None,
+        steps=replace(engine, request_id=record.request_id) if steps and engine is not None else None,
     )
 
 

@@ -63,7 +63,8 @@ class HttpObserver:
             now = clock()
             method = scope["method"] if scope["method"] in METHODS else "other"
             self._metrics.http_answered(method, route_of(scope), status, now - started)
-            for record in self._log.delivered(request_id, started, now, waited) if request_id else ():
+            tenant = scope.get("slipstream.tenant")
+            for record in self._log.delivered(tenant, request_id, started, now, waited) if request_id else ():
                 self._metrics.stream_wait.observe(record.stream_wait)
                 if self._on_delivered is not None:
                     self._on_delivered(record, Headers(scope=scope).get("traceparent"))

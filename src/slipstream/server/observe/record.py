@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from slipstream.engine.outputs import CompletionStats, OutputDelta
 from slipstream.engine.protocol import EngineStats, GenerationRequest
+from slipstream.server.request_ids import client_id, engine_id
 
 
 @dataclass(slots=True, eq=False)
@@ -13,7 +14,7 @@ class RequestRecord:
     """Instants are seconds on the clock of the observer, but for `arrived_at`, which is Unix time. Neither the prompt
     nor the answer is kept."""
 
-    request_id: str
+    request_id: str  # the client's
     arrived_at: float
     arrival: float
     prompt_tokens: int
@@ -39,7 +40,7 @@ class RequestRecord:
     @classmethod
     def of(cls, request: GenerationRequest, stats: EngineStats, *, now: float, unix: float) -> RequestRecord:
         return cls(
-            request_id=request.request_id,
+            request_id=client_id(request.tenant, request.request_id),
             arrived_at=unix,
             arrival=now,
             prompt_tokens=len(request.prompt_token_ids),
@@ -50,6 +51,10 @@ class RequestRecord:
             waiting_at_arrival=stats.num_waiting,
             max_running_at_arrival=stats.max_num_seqs,
         )
+
+    @property
+    def engine_id(self) -> str:
+        return engine_id(self.tenant, self.request_id)
 
     @property
     def elapsed_until(self) -> float | None:

@@ -5,6 +5,8 @@ A key sees its own requests only; without keys everybody sees all. Neither promp
 
 from __future__ import annotations
 
+from itertools import islice
+
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -26,16 +28,15 @@ async def recent_requests(request: Request, context: Context, observation: Obser
     """The requests under way and the last ones that ended, latest first; `limit` of them, 500 at most."""
     if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= MAX_LIMIT):
         raise BadRequestError(f"must be from 1 to {MAX_LIMIT}, got {limit!r:.50}.", param="limit")
-    tenant = tenant_of(request)
-    mine = [record for record in observation.log.recent() if record.tenant == tenant]
-    return _json({"requests": [await _report(context, record, steps=False) for record in mine[: int(limit)]]})
+    mine = islice(observation.log.recent(tenant_of(request)), int(limit))
+    return _json({"requests": [await _report(context, record, steps=False) for record in list(mine)]})
 
 
 @router.get("/requests/{request_id}", response_class=Response)
 async def one_request(request: Request, context: Context, observation: Observed, request_id: str) -> Response:
     """One request, with the engine's steps for it. 404: not known (any more), or another key's."""
-    record = observation.log.get(request_id)
-    if record is None or record.tenant != tenant_of(request):
+    record = observation.log.get(tenant_of(request), request_id)
+    if record is None:
         unknown = RequestError(
             f"no request {request_id!r:.200} is known.",
             where="request_id",
@@ -49,7 +50,7 @@ async def _report(context: ServerContext, record: RequestRecord, *, steps: bool)
     timeline = None
     if record.end is not None and record.outcome != "refused":
         try:
-            timeline = await context.engine.timeline(record.request_id)
+            timeline = await context.engine.timeline(record.engine_id)
         except EngineError:  # it is down; what the server saw is still true
             timeline = None
     return report(record, timeline, context.clock(), steps=steps)
