@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import random
+import tracemalloc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.spec.suffix import SuffixAutomaton
+from slipstream.spec.suffix import BYTES_PER_TOKEN, SuffixAutomaton
 
 pytestmark = pytest.mark.fast
 
@@ -82,3 +85,21 @@ def test_size_is_linear() -> None:
     tokens = [(i * i) % 7 for i in range(2000)]
     automaton = SuffixAutomaton(tokens)
     assert len(automaton._next) <= 2 * len(tokens)
+
+
+@pytest.mark.parametrize("kind", ["words", "loop", "noise", "few"])
+def test_memory_is_what_the_plan_counts(kind: str) -> None:
+    rng = random.Random(0)
+    draw = {
+        "words": lambda i: int(rng.paretovariate(0.6)) % 40_000,  # few words are frequent and many are rare
+        "loop": lambda i: i % 9,
+        "noise": lambda i: rng.randrange(40_000),
+        "few": lambda i: rng.randrange(50),
+    }[kind]
+    tokens = [draw(i) for i in range(6000)]
+    tracemalloc.start()
+    automaton = SuffixAutomaton(tokens)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert automaton.tokens == tokens
+    assert held <= 1.3 * BYTES_PER_TOKEN * len(tokens)

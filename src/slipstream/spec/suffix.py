@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
+
+BYTES_PER_TOKEN = 160  # about, in text; 30 in a loop, 300 where few different tokens come at random
 
 
 class SuffixAutomaton:
@@ -12,31 +15,53 @@ class SuffixAutomaton:
     that end at the same places. The suffix link of the state of the whole sequence is its longest suffix that also
     ends somewhere earlier; that state's `recent` end is where its continuation is read. `recent` is refreshed for one
     state per token, the one that a lookup would read now, so it may be older than the last occurrence, but never wrong.
+
+    Most states are left by one token only, which is kept in two arrays; a dictionary for each would take five times as
+    much memory.
     """
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self.tokens: list[int] = []
-        self._next: list[dict[int, int]] = [{}]
-        self._link: list[int] = [-1]
-        self._length: list[int] = [0]
-        self._recent: list[int] = [-1]  # index of the last token of an occurrence that ends before the newest token
-        self._last = 0
+        # By state; 32 bits, since there are at most two states per token. -1 is no token, no state or no index.
+        self._token = array("i")  # the first one that left it
+        self._next = array("i")  # where that leads
+        self._more: dict[int, dict[int, int]] = {}  # where other tokens lead
+        self._link = array("i")
+        self._length = array("i")
+        self._recent = array("i")  # index of the last token of an occurrence that ends before the newest token
+        self._last = self._new_state(0, -1, -1)
         self._pending = -1  # the state whose `recent` becomes the newest token once that is no longer the newest
         for token in tokens:
             self.append(token)
 
     def append(self, token: int) -> None:
+        first, following, more = self._token, self._next, self._more
         position = len(self.tokens)
         self.tokens.append(token)
         if self._pending > 0:
             self._recent[self._pending] = position - 1
-        current = self._new_state(self._length[self._last] + 1, position)
         state = self._last
-        while state >= 0 and token not in self._next[state]:
-            self._next[state][token] = current
+        current = self._last = self._new_state(self._length[state] + 1, 0, position)
+        target = -1
+        while state >= 0:
+            known = first[state]
+            if known == token:
+                target = following[state]
+                break
+            if known < 0:
+                first[state], following[state] = token, current
+            else:
+                others = more.get(state)
+                if others is None:
+                    more[state] = {token: current}
+                else:
+                    target = others.get(token, -1)
+                    if target >= 0:
+                        break
+                    others[token] = current
             state = self._link[state]
-        self._link[current] = 0 if state < 0 else self._linked(state, token)
-        self._last = current
+        if target >= 0:
+            self._link[current] = self._linked(state, token, target)
         self._pending = self._link[current]
 
     def longest(self, min_length: int, max_length: int) -> tuple[int, int] | None:
@@ -69,23 +94,33 @@ class SuffixAutomaton:
             return tuple(tokens[end + 1 : end + 1 + count])
         return tuple(tokens[end + 1 + i % period] for i in range(count))
 
-    def _new_state(self, length: int, recent: int) -> int:
-        self._next.append({})
-        self._link.append(0)
+    def _new_state(self, length: int, link: int, recent: int) -> int:
+        self._token.append(-1)
+        self._next.append(-1)
+        self._link.append(link)
         self._length.append(length)
         self._recent.append(recent)
-        return len(self._next) - 1
+        return len(self._link) - 1
 
-    def _linked(self, state: int, token: int) -> int:
-        """The state of the longest suffix that ends with the transition; split off its state where needed."""
-        target = self._next[state][token]
+    def _linked(self, state: int, token: int, target: int) -> int:
+        """The state of the longest suffix that ends with the transition to `target`; split off it where needed."""
         if self._length[state] + 1 == self._length[target]:
             return target
-        clone = self._new_state(self._length[state] + 1, self._recent[target])
-        self._next[clone] = dict(self._next[target])
-        self._link[clone] = self._link[target]
+        clone = self._new_state(self._length[state] + 1, self._link[target], self._recent[target])
+        self._token[clone], self._next[clone] = self._token[target], self._next[target]
+        others = self._more.get(target)
+        if others is not None:
+            self._more[clone] = others.copy()
         self._link[target] = clone
-        while state >= 0 and self._next[state].get(token) == target:
-            self._next[state][token] = clone
+        while state >= 0:
+            if self._token[state] == token:
+                if self._next[state] != target:
+                    break
+                self._next[state] = clone
+            else:
+                others = self._more.get(state)
+                if others is None or others.get(token) != target:
+                    break
+                others[token] = clone
             state = self._link[state]
         return clone
