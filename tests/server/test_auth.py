@@ -11,7 +11,7 @@ from tests.server.serving import byte_tokenizer, client_for, echo_app, error_of,
 pytestmark = [pytest.mark.fast, pytest.mark.anyio]
 
 KEYS = parse_keys(["ann one", "bob two"], "test")
-PUBLIC = ("/", "/health", "/ready", "/page/none")
+PUBLIC = {"/", "/health", "/ready", "/docs", "/openapi.json"}
 BODY = {"prompt": "abc"}
 
 
@@ -35,6 +35,14 @@ async def test_every_route_but_the_probes_and_the_page_needs_a_key():
                         assert response.json()["error"]["type"] == "authentication_error"
                     else:
                         assert error_of(response)["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
+async def test_a_browser_can_open_the_docs(path):
+    async with client_for(echo_app(api_keys=KEYS)) as client:
+        response = await client.get(path)
+    assert response.status_code == 200
+    assert "/v1/chat/completions" in response.text
 
 
 @pytest.mark.parametrize(

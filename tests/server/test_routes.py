@@ -125,6 +125,12 @@ async def test_version_features_and_config():
     assert "digest" not in config.text
 
 
+async def test_every_operation_is_described_in_words():
+    for path, methods in echo_app().openapi()["paths"].items():
+        for method, operation in methods.items():
+            assert operation.get("description", "").endswith("."), f"{method} {path}"
+
+
 async def test_docs_need_no_other_site():
     response = await get("/docs")
     assert response.headers["content-type"].startswith("text/html")

@@ -94,7 +94,8 @@ async def _events(
                 if delta.finish_reason == "error":
                     raise EngineError(delta.error or "the completion failed.")
                 out += [event({**chunk, **usage_of()}) for chunk in writer.chunks(delta)]
-            yield b"".join(out) or PING
+            if data := data_or_ping(stream, batch, b"".join(out)):
+                yield data
             out = []
             batch = await stream.batch()
     except SlipstreamError as error:
@@ -108,6 +109,14 @@ async def _events(
         extra["timings"] = account.timings()
     last = event({**head, "choices": [], **extra}) if extra else b""
     yield last + DONE
+
+
+def data_or_ping(stream: DeltaStream, batch: Sequence[OutputDelta], data: bytes) -> bytes:
+    """What to send after a batch: `data`, else a ping if it is time for one, else nothing."""
+    if data:
+        stream.wrote()
+        return data
+    return PING if not batch or stream.take_ping() else b""
 
 
 def json_response(data: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:

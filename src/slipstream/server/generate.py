@@ -68,7 +68,7 @@ class DeltaStream:
 
     `start` sends the requests off; `close` aborts what still runs and may be called twice. A reader that is more than
     `buffer` deltas behind has its requests aborted at once and gets SlowClientError. `ping`: seconds, to twice
-    that, after which a batch is handed over although it is empty.
+    that, without a call of `wrote` after which a batch is handed over although it is empty, or `take_ping` is true.
     """
 
     def __init__(
@@ -134,8 +134,16 @@ class DeltaStream:
         if isinstance(self._failure, SlowClientError):
             raise self._failure  # what is buffered would only be more of what is not read
         taken, self._ready = self._ready, []
-        self._silent = self._ping_due = False
         return taken
+
+    def wrote(self) -> None:
+        """The client was sent something."""
+        self._silent = self._ping_due = False
+
+    def take_ping(self) -> bool:
+        """Whether it is time for a ping, although deltas come: they may all be held back, as inside a tool call."""
+        due, self._ping_due = self._ping_due, False
+        return due
 
     async def _pump(self, number: int, request: GenerationRequest) -> None:
         first = number * self._job.params.n

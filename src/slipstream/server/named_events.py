@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from slipstream.engine.outputs import OutputDelta
 from slipstream.errors import EngineError, SlipstreamError
-from slipstream.server.answering import new_account, open_stream
+from slipstream.server.answering import data_or_ping, new_account, open_stream
 from slipstream.server.context import ServerContext
 from slipstream.server.generate import DeltaStream, Job
-from slipstream.server.sse import PING, EventStream, event
+from slipstream.server.sse import EventStream, event
 from slipstream.server.usage import Account
 
 logger = logging.getLogger("slipstream.server")
@@ -54,7 +54,8 @@ async def _events(
                 if delta.finish_reason == "error":
                     raise EngineError(delta.error or "the answer failed.")
                 out += writer.delta(delta)
-            yield _encode(out) or PING
+            if data := data_or_ping(stream, batch, _encode(out)):
+                yield data
             out = []
             batch = await stream.batch()
     except SlipstreamError as error:

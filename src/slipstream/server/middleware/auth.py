@@ -13,8 +13,10 @@ from slipstream.server.key_limits import KeyLimits
 from slipstream.server.keys import ApiKey, find_key
 from slipstream.server.refusals import refusal
 
-OPEN_PATHS = frozenset({"/", "/health", "/ready"})
-OPEN_FOLDERS = ("/page/",)  # files of the web page, which asks for the key itself
+OPEN_PATHS = frozenset({"/", "/health", "/ready", "/docs", "/openapi.json"})
+"""Probes, the web page, which asks for the key itself, and what routes there are, which is the same for every server:
+a browser that opens a page cannot send a key."""
+OPEN_FOLDERS = ("/page/",)  # files of the web page
 
 
 class Authentication:

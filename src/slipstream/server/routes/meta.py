@@ -17,6 +17,7 @@ router = APIRouter()
 
 @router.get("/version")
 async def version() -> dict[str, Any]:
+    """The version of Slipstream."""
     return {"version": installed_version()}
 
 

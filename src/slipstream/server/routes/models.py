@@ -31,4 +31,5 @@ async def models(context: Context) -> dict[str, Any]:
 
 @router.get("/v1/models/{name:path}")
 async def model(name: str, context: Context) -> dict[str, Any]:
+    """One of these names; 404 for any other."""
     return _model_json(context.model, context.model.require(name))
