@@ -38,6 +38,11 @@ def test_each_option_becomes_a_grammar(tmp_path: Path) -> None:
     assert parse("--top-k", "4") == {"top_k": 4}
 
 
+def test_errors_name_the_option() -> None:
+    assert parse("--regex", "a+")["grammar"].name_of() == "--regex"
+    assert parse("--choice", "yes")["grammar"].name_of() == "--choice"
+
+
 def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--regex and --choice do not go together"):
         with_grammar({"choice": ["a"], "regex": "b"})

@@ -35,7 +35,7 @@ def test_results_come_in_order_with_their_errors() -> None:
         if params.grammar.source == "bad":
             raise InvalidParamsError("no grammar.")
 
-    preparing = Preparing(prepare)
+    preparing = Preparing(prepare, threads=1)
     assert not preparing.done()
     for handle, pattern in enumerate(("a", "bad", "b")):
         preparing.start(message(handle, pattern))
@@ -57,7 +57,7 @@ def test_what_was_left_is_not_compiled_and_does_not_come_back(leave: Callable[[P
         assert params.grammar is not None
         compiled.append(params.grammar.source)
 
-    preparing = Preparing(prepare)
+    preparing = Preparing(prepare, threads=1)
     preparing.start(message(0, "first"))
     preparing.start(message(1, "second"))
     assert [each.handle for each in leave(preparing)] == [1]
@@ -67,3 +67,19 @@ def test_what_was_left_is_not_compiled_and_does_not_come_back(leave: Callable[[P
     go.set()
     assert all_of(preparing, left)[-1][0].handle == 2
     assert "second" not in compiled
+
+
+def test_one_does_not_wait_for_another() -> None:
+    go = threading.Event()
+
+    def prepare(params: SamplingParams) -> None:
+        assert params.grammar is not None
+        assert params.grammar.source != "slow" or go.wait(20)
+
+    preparing = Preparing(prepare)
+    preparing.start(message(0, "slow"))
+    preparing.start(message(1, "quick"))
+    [(first, error)] = all_of(preparing, 1)
+    assert (first.handle, error) == (1, None)
+    go.set()
+    assert [each.handle for each, _ in all_of(preparing, 1)] == [0]

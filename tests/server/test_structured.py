@@ -82,7 +82,9 @@ async def test_a_form_reaches_the_engine(fields: dict[str, Any], spec: GrammarSp
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
         ({"structured_outputs": {"reqex": "a"}}, "structured_outputs.reqex"),
         ({"structured_outputs": {"regex": 3}}, "structured_outputs.regex"),
-        ({"guided_choice": []}, "choice"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_json": "{" * 300_000}, "guided_json"),
+        ({"response_format": {"type": "choice", "choice": ["a", "a"]}}, "response_format.choice"),
         ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
         ({"tools": [TOOL], "response_format": {"type": "json_object"}}, "response_format"),
         ({"tools": [{"type": "retrieval"}]}, "tools[0]"),
@@ -99,6 +101,41 @@ async def test_a_wrong_one_is_refused_by_name(fields: dict[str, Any], param: str
     with pytest.raises(openai.BadRequestError) as caught:
         await client_of(ScriptedEngine("x")).chat.completions.create(model="tiny", messages=HI, extra_body=fields)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+            ["response_format.json_schema.schema"],
+        ),
+        ({"response_format": {"type": "regex", "regex": "a+"}}, ["response_format.regex"]),
+        ({"structured_outputs": {"json": SCHEMA}}, ["structured_outputs.json"]),
+        ({"guided_json": SCHEMA}, ["guided_json"]),
+        ({"guided_regex": "a"}, ["guided_regex"]),
+        ({"tools": [TOOL], "tool_choice": "required"}, ["tools", "tools", "tools[0].function.parameters"]),
+    ],
+)
+async def test_the_engine_s_errors_will_name_the_field(fields: dict[str, Any], names: list[str]) -> None:
+    engine = ScriptedEngine(CALL)
+    await client_of(engine).chat.completions.create(model="tiny", messages=HI, extra_body=fields)
+    [request] = engine.requests
+    assert request.params.grammar is not None
+    assert list(request.params.grammar.fields) == names
+    assert request.params.grammar.closing == ("tools" not in fields)
+
+
+async def test_a_tool_with_too_many_optional_arguments_is_refused_where_it_would_be_enforced() -> None:
+    many = {"type": "object", "properties": {f"p{i}": {} for i in range(500)}}
+    tools = [TOOL, {"type": "function", "function": {"name": "many", "parameters": many}}]
+    client = client_of(ScriptedEngine("x"))
+    await client.chat.completions.create(model="tiny", messages=HI, extra_body={"tools": tools})
+    with pytest.raises(openai.BadRequestError, match="500 optional properties") as caught:
+        await client.chat.completions.create(
+            model="tiny", messages=HI, extra_body={"tools": tools, "tool_choice": "required"}
+        )
+    assert caught.value.param == "tools[1].function.parameters"
 
 
 async def test_a_parsed_answer() -> None:

@@ -94,7 +94,30 @@ def test_anthropic_s_client_gets_a_named_call(url: str) -> None:
     assert answer.stop_reason == "tool_use"
 
 
+@pytest.mark.parametrize("max_tokens", [20, 26, 30])
+def test_a_call_that_the_budget_cuts_off_is_not_made_up(client: openai.OpenAI, max_tokens: int) -> None:
+    """It was completed in the fewest tokens, {"city":"","unit":"C"}, with reason tool_calls."""
+    rich = {"type": "object", "properties": {"city": {"type": "string", "minLength": 60}}, "required": ["city"]}
+    tool: Any = {"type": "function", "function": {"name": "look", "parameters": rich}}
+    whole = client.chat.completions.create(
+        model="tiny", messages=ASK, tools=[tool], tool_choice="required", max_tokens=max_tokens, temperature=0
+    )
+    [choice] = whole.choices
+    assert choice.finish_reason == "length"
+    [call] = choice.message.tool_calls or ()
+    assert call.type == "function"
+    assert call.function.name == "look"
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(call.function.arguments)
+
+
 def test_a_schema_that_cannot_be_used_is_a_400_with_the_reason(client: openai.OpenAI) -> None:
     bad: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "wrong"}}}
-    with pytest.raises(openai.BadRequestError, match="Invalid type: wrong"):
+    with pytest.raises(openai.BadRequestError, match="cannot be used: Invalid type: wrong") as caught:
         client.chat.completions.create(model="tiny", messages=ASK, response_format=bad)
+    assert caught.value.param == "response_format.json_schema.schema"
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "wrong"}}}}
+    tools: Any = [{"type": "function", "function": FUNCTION}, {"type": "function", "function": function}]
+    with pytest.raises(openai.BadRequestError, match="cannot be used: Invalid type: wrong") as caught:
+        client.chat.completions.create(model="tiny", messages=ASK, tools=tools, tool_choice="required")
+    assert caught.value.param == "tools[1].function.parameters"

@@ -33,7 +33,7 @@ def with_grammar(sampling: Mapping[str, Any]) -> dict[str, Any]:
         spec = GrammarSpec.grammar(_read(value))
     else:
         spec = GrammarSpec.choice(value)
-    return {**rest, "grammar": spec}
+    return {**rest, "grammar": spec.named(f"--{name.replace('_', '-')}")}
 
 
 def _read(path: Path) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from slipstream.errors import InvalidParamsError
 from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.server.errors import BadRequestError
 
@@ -41,14 +42,15 @@ def grammar_of(body: Structured) -> GrammarSpec | None:
             found["response_format"] = spec
     if body.structured_outputs is not None:
         found["structured_outputs"] = _structured_outputs(body.structured_outputs)
-    if body.guided_json is not None:
-        found["guided_json"] = GrammarSpec.json_schema(body.guided_json)
-    if body.guided_regex is not None:
-        found["guided_regex"] = GrammarSpec.regex(body.guided_regex)
-    if body.guided_choice is not None:
-        found["guided_choice"] = GrammarSpec.choice(body.guided_choice)
-    if body.guided_grammar is not None:
-        found["guided_grammar"] = GrammarSpec.grammar(body.guided_grammar)
+    guided: dict[str, tuple[Callable[[Any], GrammarSpec], object]] = {
+        "guided_json": (GrammarSpec.json_schema, body.guided_json),
+        "guided_regex": (GrammarSpec.regex, body.guided_regex),
+        "guided_choice": (GrammarSpec.choice, body.guided_choice),
+        "guided_grammar": (GrammarSpec.grammar, body.guided_grammar),
+    }
+    for name, (make, content) in guided.items():
+        if content is not None:
+            found[name] = _made(make, content, name)
     if len(found) > 1:
         raise BadRequestError(f"does not go together with {', '.join(list(found)[:-1])}.", param=list(found)[-1])
     return next(iter(found.values()), None)
@@ -77,7 +79,7 @@ def schema_format(value: object, where: str) -> GrammarSpec:
     schema = value.get("schema")
     if not isinstance(schema, Mapping):
         raise BadRequestError("must be a JSON schema.", param=f"{where}.schema")
-    return GrammarSpec.json_schema(schema)
+    return _made(GrammarSpec.json_schema, schema, f"{where}.schema")
 
 
 def _structured_outputs(value: Mapping[str, Any]) -> GrammarSpec:
@@ -97,9 +99,17 @@ def _extension(name: str, content: Any, where: str) -> GrammarSpec:
     if name == "json":
         if not isinstance(content, str | Mapping):
             raise BadRequestError("must be a JSON schema.", param=where)
-        return GrammarSpec.json_schema(content)
+        return _made(GrammarSpec.json_schema, content, where)
     if name == "choice":
-        return GrammarSpec.choice(content)
+        return _made(GrammarSpec.choice, content, where)
     if not isinstance(content, str):
         raise BadRequestError("must be a string.", param=where)
-    return GrammarSpec.regex(content) if name == "regex" else GrammarSpec.grammar(content)
+    return _made(GrammarSpec.regex if name == "regex" else GrammarSpec.grammar, content, where)
+
+
+def _made(make: Callable[[Any], GrammarSpec], content: object, where: str) -> GrammarSpec:
+    """Errors, those of the engine too, name the field that was sent."""
+    try:
+        return make(content).named(where)
+    except InvalidParamsError as error:
+        raise InvalidParamsError(error.what, where=where, fix=error.fix) from error

@@ -1,18 +1,29 @@
 from __future__ import annotations
 
 import weakref
-from threading import Event, Thread
+from itertools import chain, repeat
+from threading import Event, Thread, current_thread
 
 import numpy as np
 import pytest
 
 from slipstream.errors import InvalidParamsError
+from slipstream.sampling.grammar.bounds import MAX_OPTIONAL
 from slipstream.sampling.grammar.compiler import MAX_CACHED, MAX_COMPILE_SECONDS, GrammarCompiler
 from slipstream.sampling.grammar.forced import WINDOW
 from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.sampling.grammar.state import GrammarState
 from slipstream.sampling.grammar.vocabulary import GrammarVocabulary
-from tests.sampling.grammar.tiny_vocabulary import EOS, TOKENIZER, VOCAB_SIZE, compiler, next_texts, state, text_of
+from tests.sampling.grammar.tiny_vocabulary import (
+    EOS,
+    TOKENIZER,
+    VOCAB_SIZE,
+    compiler,
+    next_texts,
+    shared_readers,
+    state,
+    text_of,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -55,7 +66,7 @@ def test_threads_share_a_compiler() -> None:
         (GrammarSpec.regex("(a"), ""),
         (GrammarSpec.grammar("start: unknown_rule"), "unknown_rule"),
         (GrammarSpec("choice", "[1"), ""),
-        (GrammarSpec.grammar("start: " + "|".join(f'"x{i}"' for i in range(11_000))), "11001 items"),
+        (GrammarSpec.grammar("start: " + "|".join(f'"x{i}"' for i in range(11_000))), "11001 alternatives"),
     ],
 )
 def test_a_grammar_that_cannot_be_used_is_refused_with_the_reason(spec: GrammarSpec, why: str) -> None:
@@ -93,10 +104,131 @@ def test_text_without_alternative_is_not_followed_to_its_end(spec: GrammarSpec, 
 
 
 def test_a_grammar_that_takes_long_to_read_is_refused() -> None:
-    times = iter([0.0, MAX_COMPILE_SECONDS + 1])
-    slow = GrammarCompiler(TOKENIZER, VOCAB_SIZE, EOS, clock=lambda: next(times))
+    times = chain([0.0], repeat(MAX_COMPILE_SECONDS + 1))
+    slow = GrammarCompiler(TOKENIZER, VOCAB_SIZE, EOS, readers=shared_readers(), clock=lambda: next(times))
     with pytest.raises(InvalidParamsError, match=r"regex: cannot be used: it takes 3.0 s"):
         slow.compile(GrammarSpec.regex("a"))
+
+
+def _optional(count: int) -> dict[str, object]:
+    return {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(count)}}
+
+
+def test_more_optional_properties_than_a_mask_has_time_for_are_refused_at_once() -> None:
+    """A thousand were accepted and failed in the middle of the answer."""
+    compiler().compile(GrammarSpec.json_schema(_optional(MAX_OPTIONAL)))
+    with pytest.raises(InvalidParamsError, match=r"the object at # has 1000 optional properties, and at most 400"):
+        compiler().compile(GrammarSpec.json_schema(_optional(1000)))
+    inside = {"type": "object", "properties": {"a": {"anyOf": [{"type": "null"}, _optional(1000)]}}}
+    with pytest.raises(InvalidParamsError, match=r"object at #/properties/a/anyOf/1 has 1000"):
+        compiler().compile(GrammarSpec.json_schema(inside, bounded=False))
+    needed = {**_optional(1000), "required": [f"p{i}" for i in range(600)], "additionalProperties": False}
+    compiler().compile(GrammarSpec.json_schema(needed))
+
+
+def test_masks_that_take_long_are_found_when_the_grammar_is_compiled() -> None:
+    """Three masks on the way through the shortest answer, with a clock that gives the request 30 ms for each."""
+    spec = GrammarSpec.regex("[ab][cd]e?")
+    times = iter([0.0] * 20)
+
+    def clock() -> float:
+        return next(times, 0.09)
+
+    for count in range(40):
+        times = iter([0.0] * count)
+        try:
+            GrammarCompiler(TOKENIZER, VOCAB_SIZE, EOS, readers=shared_readers(), clock=clock).compile(spec)
+        except InvalidParamsError as error:
+            assert "cannot be used: it takes 30 ms of processor time per token" in error.what  # noqa: PT017
+            return
+    pytest.fail("no mask was timed")
+
+
+@pytest.mark.parametrize(
+    ("spec", "line", "reason"),
+    [
+        (GrammarSpec.json_schema({"type": "strnig"}), None, "Invalid type: strnig"),
+        (
+            GrammarSpec.json_schema({"properties": {"a": {"minimum": "x"}}}),
+            None,
+            "expected a number for 'minimum', got \"x\"",
+        ),
+        (
+            GrammarSpec.json_schema({"oneOf": [{"type": "integer"}, {"type": "number"}]}),
+            None,
+            "oneOf is not supported where its schemas overlap; use anyOf",
+        ),
+        (GrammarSpec.json_schema({"$ref": "#/$defs/none"}), None, 'the $ref "#/$defs/none" leads nowhere'),
+        (GrammarSpec.json_schema({"$ref": "#"}), None, "it allows no answer"),
+        (GrammarSpec.json_schema({"enum": []}), None, "nothing fits it: anyOf is empty"),
+        (
+            GrammarSpec.json_schema({"type": "string", "pattern": "(a"}),
+            None,
+            "the regular expression is not valid: unclosed group",
+        ),
+        (
+            GrammarSpec.json_schema('{"not":' * 3000 + "{}" + "}" * 3000),
+            None,
+            "it is nested too deeply",
+        ),
+        (GrammarSpec.regex("(a"), None, "the regular expression is not valid: unclosed group"),
+        (GrammarSpec.regex(r"\bfoo"), None, "look-around and anchors within a regular expression are not supported"),
+        (GrammarSpec.regex(r"[^\s\S]"), None, "it allows no answer"),
+        (GrammarSpec.grammar('start: a b\na: "x"\nb: %json {"type": "strnig"}'), 3, "Invalid type: strnig"),
+        (GrammarSpec.grammar("start: nobody"), 1, 'there is no rule "nobody"'),
+        (GrammarSpec.grammar('root ::= "a" | b'), None, "Rule 'b' not found"),
+        (GrammarSpec.grammar("start: <|nope|>"), 1, 'the model\'s vocabulary has no special token "<|nope|>"'),
+    ],
+)
+def test_reasons_are_plain_and_name_what_was_sent(spec: GrammarSpec, line: int | None, reason: str) -> None:
+    """Neither llguidance's own names and advice nor the source that it shows."""
+    with pytest.raises(InvalidParamsError) as caught:
+        compiler().compile(spec.named("response_format.regex"))
+    assert caught.value.where == "response_format.regex"
+    assert caught.value.what == "cannot be used: " + (f"line {line}: " if line else "") + reason
+
+
+def test_lines_may_have_names_of_their_own() -> None:
+    spec = GrammarSpec.grammar('start: a b\na: "x"\nb: %json {"type": "strnig"}').named("tools", "tools", "tools[4]")
+    with pytest.raises(InvalidParamsError) as caught:
+        compiler().compile(spec)
+    assert str(caught.value) == "tools[4]: cannot be used: Invalid type: strnig"
+
+
+def test_a_refusal_is_told_to_all_who_wait_for_it_by_their_own_names() -> None:
+    shared, found = compiler(), []
+
+    def ask(name: str) -> None:
+        try:
+            shared.compile(GrammarSpec.regex("(a").named(name))
+        except InvalidParamsError as error:
+            found.append(error.where)
+
+    threads = [Thread(target=ask, args=(f"field {i}",)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(str, found)) == [f"field {i}" for i in range(4)]
+
+
+def test_another_grammar_does_not_wait() -> None:
+    """Only one grammar was compiled at a time."""
+    inside, done = Event(), Event()
+
+    def clock() -> float:
+        if current_thread() is slow:
+            inside.set()
+            assert done.wait(10)
+        return 0.0
+
+    shared = GrammarCompiler(TOKENIZER, VOCAB_SIZE, EOS, readers=shared_readers(), clock=clock)
+    slow = Thread(target=lambda: shared.compile(GrammarSpec.regex("b+")))
+    slow.start()
+    assert inside.wait(10)
+    assert shared.compile(GrammarSpec.regex("a+")).shortest == 1
+    done.set()
+    slow.join()
 
 
 def test_what_is_known_is_found_while_another_grammar_compiles() -> None:
@@ -109,7 +241,7 @@ def test_what_is_known_is_found_while_another_grammar_compiles() -> None:
             assert done.wait(10)
         return 0.0
 
-    shared = GrammarCompiler(TOKENIZER, VOCAB_SIZE, EOS, clock=clock)
+    shared = GrammarCompiler(TOKENIZER, VOCAB_SIZE, EOS, readers=shared_readers(), clock=clock)
     slow = Thread(target=lambda: shared.compile(GrammarSpec.regex("b+")))
     known = shared.compile(GrammarSpec.regex("a+"))
     slow.start()
@@ -148,7 +280,7 @@ def test_the_tokenizer_s_own_tokens_are_taken_unless_they_add_bytes() -> None:
 
 
 def test_without_an_end_of_sequence_token_texts_end_by_themselves() -> None:
-    compiled = GrammarCompiler(TOKENIZER, VOCAB_SIZE, ()).compile(GrammarSpec.regex("a"))
+    compiled = GrammarCompiler(TOKENIZER, VOCAB_SIZE, (), readers=shared_readers()).compile(GrammarSpec.regex("a"))
     matcher = compiled.matcher.deep_copy()
     assert matcher.consume_token(ord("a"))
     assert matcher.is_stopped()

@@ -53,3 +53,13 @@ def test_sampling_params_take_a_spec_or_its_fields() -> None:
     assert SamplingParams.from_mapping({"grammar": {"kind": "regex", "source": "a+"}}).grammar == spec
     with pytest.raises(InvalidParamsError, match="Did you mean source"):
         SamplingParams.from_mapping({"grammar": {"kind": "regex", "sourc": "a+"}})
+
+
+def test_names_change_what_errors_say_and_nothing_else() -> None:
+    spec = GrammarSpec.grammar("start: a\na: b\nb: c")
+    assert spec.name_of() == spec.name_of(2) == "grammar"
+    named = spec.named("tools", "tools[0]")
+    assert named == spec
+    assert hash(named) == hash(spec)
+    assert [named.name_of(line) for line in (None, 1, 2, 3)] == ["tools", "tools", "tools[0]", "tools[0]"]
+    assert GrammarSpec("grammar", spec.source, closing=False) != spec

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 
 from slipstream.sampling.grammar.compiler import GrammarCompiler
+from slipstream.sampling.grammar.readers import GrammarReaders
 from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.sampling.grammar.state import GrammarState
 
@@ -37,12 +38,17 @@ TOKENIZER = TinyTokenizer()
 
 
 @cache
+def shared_readers() -> GrammarReaders:
+    return GrammarReaders(VOCAB_SIZE, {i: TOKENIZER.token_bytes(i) for i in EOS})
+
+
+@cache
 def shared_compiler() -> GrammarCompiler:
-    return GrammarCompiler(TOKENIZER, VOCAB_SIZE, EOS)
+    return compiler()
 
 
 def compiler() -> GrammarCompiler:
-    return GrammarCompiler(TOKENIZER, VOCAB_SIZE, EOS)
+    return GrammarCompiler(TOKENIZER, VOCAB_SIZE, EOS, readers=shared_readers())
 
 
 def text_of(tokens: list[int]) -> str:

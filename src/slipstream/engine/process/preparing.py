@@ -9,11 +9,15 @@ from queue import Empty, SimpleQueue
 from slipstream.engine.process.wire import Add
 from slipstream.sampling.params import SamplingParams
 
+_THREADS = 8
+
 
 class Preparing:
-    """`prepare` runs in a thread of its own, one request after the other. Everything else is for one thread."""
+    """`prepare` runs in at most `threads` threads of its own, so that few wait for another's grammar. Everything else
+    is for one thread."""
 
-    def __init__(self, prepare: Callable[[SamplingParams], None]) -> None:
+    def __init__(self, prepare: Callable[[SamplingParams], None], *, threads: int = _THREADS) -> None:
+        self._threads = threads
         self._prepare = prepare
         self._thread: ThreadPoolExecutor | None = None
         self._open: dict[int, Add] = {}
@@ -25,7 +29,7 @@ class Preparing:
     def start(self, message: Add) -> None:
         self._open[message.handle] = message
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="slipstream-prepare")
+            self._thread = ThreadPoolExecutor(self._threads, thread_name_prefix="slipstream-prepare")
         self._thread.submit(self._run, message)
 
     def cancel(self, handle: int) -> Add | None:

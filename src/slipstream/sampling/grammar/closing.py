@@ -6,6 +6,7 @@ that it finds is always accepted; that none is shorter is certain only where the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Literal
@@ -31,20 +32,26 @@ _FEW = 4
 
 
 def shortest_completion(
-    matcher: llguidance.LLMatcher, *, style: Style, max_bytes: int = MAX_ENDING, max_visits: int = MAX_VISITS
+    matcher: llguidance.LLMatcher,
+    *,
+    style: Style,
+    max_bytes: int = MAX_ENDING,
+    max_visits: int = MAX_VISITS,
+    out_of_time: Callable[[], bool] = lambda: False,
 ) -> bytes | None:
     """A shortest text found that takes `matcher` (of single bytes, left as it is) to an accepting state.
 
-    None if there is none within `max_bytes` or within the search's own limits. `style` "json": the grammar's language
-    is JSON texts, so that the end of a string, a value, an array or an object is the best way on wherever it is
-    allowed; "mixed": JSON between fixed texts and tags.
+    None if there is none within `max_bytes` or within the search's own limits; `out_of_time` is asked before every
+    step, which takes some milliseconds at most. `style` "json": the grammar's language is JSON texts, so that the end
+    of a string, a value, an array or an object is the best way on wherever it is allowed; "mixed": JSON between fixed
+    texts and tags.
     """
     order = count()
     heap: list[tuple[int, int, bytes, llguidance.LLMatcher, bytes]] = [(0, next(order), b"", matcher, b"")]
     seen: dict[int, set[bytes]] = {}
     tried: dict[int, int] = {}
     visits = 0
-    while heap and visits < max_visits:
+    while heap and visits < max_visits and not out_of_time():
         visits += 1
         length, _, text, parent, way = heappop(heap)
         tried[length] = tried.get(length, 0) + 1

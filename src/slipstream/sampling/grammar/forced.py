@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slipstream.sampling.grammar.vocabulary import BYTE_EOS, GrammarVocabulary
+from slipstream.sampling.grammar.llguidance_calls import BYTE_EOS
+from slipstream.sampling.grammar.vocabulary import GrammarVocabulary
 
 if TYPE_CHECKING:
     import llguidance

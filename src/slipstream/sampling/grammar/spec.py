@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from slipstream.config.suggest import did_you_mean
@@ -24,7 +24,9 @@ class GrammarSpec:
     json_schema: a JSON Schema, as JSON. json_object: any JSON object; no source. regex: a regular expression that the
     whole answer matches. grammar: Lark with llguidance's extensions, or GBNF. choice: a JSON list of strings.
     `bounded` gives strings and arrays of a schema limits where it sets none, cuts runs of digits, and allows no
-    whitespace between JSON tokens, so that a model cannot wander to the end of its budget; see `bounds`.
+    whitespace between JSON tokens, so that a model cannot wander to the end of its budget; see `bounds`. `closing`
+    completes the answer when tokens run out; without it the answer is cut off there. `fields`: what errors name instead
+    of the kind, for every line of the source; the last stands for the lines behind it, too.
 
     Checked at construction: InvalidParamsError. Whether the source is a sound grammar is found out by the compiler.
     """
@@ -32,6 +34,8 @@ class GrammarSpec:
     kind: GrammarKind
     source: str = ""
     bounded: bool = True
+    closing: bool = True
+    fields: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(GrammarKind):
@@ -43,8 +47,17 @@ class GrammarSpec:
         if (self.kind == "json_object") != (not self.source):
             rule = "empty for json_object" if self.kind == "json_object" else f"a non-empty {self.kind}"
             refuse("grammar.source", rule, self.source)
-        if not isinstance(self.bounded, bool):
-            refuse("grammar.bounded", "true or false", self.bounded)
+        for name in ("bounded", "closing"):
+            if not isinstance(getattr(self, name), bool):
+                refuse(f"grammar.{name}", "true or false", getattr(self, name))
+
+    def named(self, *fields: str) -> GrammarSpec:
+        """The same grammar, by the names that whoever asked knows it by."""
+        return replace(self, fields=fields)
+
+    def name_of(self, line: int | None = None) -> str:
+        """Of a line of the source, counted from 1; without it, or without `fields`, of the whole."""
+        return self.fields[min(line or 1, len(self.fields)) - 1] if self.fields else self.kind
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | bool | str, *, bounded: bool = True) -> GrammarSpec:
@@ -80,12 +93,12 @@ class GrammarSpec:
 
     @classmethod
     def from_value(cls, value: object) -> GrammarSpec:
-        """A GrammarSpec as it is, or decoded JSON or TOML: {"kind": ..., "source": ..., "bounded": ...}."""
+        """A GrammarSpec as it is, or decoded JSON or TOML: an object with kind, source, bounded and closing."""
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping):
             refuse("grammar", "a GrammarSpec or an object with kind and source", value)
-        known = ["kind", "source", "bounded"]
+        known = ["kind", "source", "bounded", "closing"]
         for name in value:
             if name not in known:
                 raise InvalidParamsError(

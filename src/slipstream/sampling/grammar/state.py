@@ -17,6 +17,7 @@ from slipstream.sampling.grammar.bounds import MAX_DIGITS, DigitRun
 from slipstream.sampling.grammar.closing import MAX_VISITS, shortest_completion
 from slipstream.sampling.grammar.compiler import CompiledGrammar
 from slipstream.sampling.grammar.forced import WINDOW, forced_tokens
+from slipstream.sampling.grammar.reasons import plain_reason
 
 if TYPE_CHECKING:
     import llguidance
@@ -90,7 +91,7 @@ class GrammarState:
         """Take sampled tokens; end-of-sequence too. Raises RequestError if the grammar does not allow one."""
         for token in tokens:
             if not (self._matcher.consume_token(token) if not self._matcher.is_stopped() else self._ends(token)):
-                why = self._matcher.get_error() or "it is complete"
+                why = plain_reason(self._matcher.get_error())[1] if self._matcher.is_error() else "it is complete"
                 raise RequestError(f"the grammar does not allow token {token} at output {len(self._tokens)}: {why}")
             self._tokens.append(token)
 
@@ -132,7 +133,8 @@ class GrammarState:
         bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
         allowed: NDArray[np.bool_] = bits[: len(scores)].view(np.bool_)
         if self._matcher.is_error():
-            raise RequestError(f"the grammar cannot be followed: {self._matcher.get_error()}")
+            why = plain_reason(self._matcher.get_error())[1]
+            raise RequestError(f"the grammar cannot be followed any further: {why}", where=self.compiled.spec.kind)
         if len(allowed) < len(scores):
             allowed = np.concatenate([allowed, np.zeros(len(scores) - len(allowed), np.bool_)])
         # All tokens of a text without alternative are beginnings of it.
@@ -167,8 +169,8 @@ class GrammarState:
         return result if kept else allowed
 
     def _growth_limit(self) -> int | None:
-        """None if no ending of the shortest answer is known."""
-        shortest = self.compiled.shortest
+        """None if no ending is looked for, or none of the shortest answer is known."""
+        shortest = self.compiled.shortest if self.compiled.spec.closing else None
         return None if shortest is None else max(MIN_GROWTH, 2 * shortest)
 
     def _known_ending(self, remaining: int) -> tuple[bytes, tuple[int, ...]] | None:

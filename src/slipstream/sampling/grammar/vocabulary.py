@@ -9,8 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.sampling.grammar.llguidance_calls import byte_tokens
+
 MAX_TOKEN_BYTES = 64  # longer tokens (runs of spaces or dashes) are never needed to close an answer
-BYTE_EOS = 256
 
 
 class TokenBytes(Protocol):
@@ -55,9 +56,7 @@ class GrammarVocabulary:
             n_vocab=vocab_size + len(pseudo_eos),
             eos_token=[*self.eos_token_ids, *pseudo_eos],
         )
-        self.single_bytes = llguidance.LLTokenizer(
-            llguidance.TokenizerWrapper(_Bytes()), n_vocab=BYTE_EOS + 1, eos_token=BYTE_EOS, slices=[]
-        )
+        self.single_bytes = byte_tokens()
         self.spell = lru_cache(maxsize=512)(self._spell)
 
     def encode(self, data: bytes) -> list[int]:
@@ -107,13 +106,3 @@ class _Wrapped:
 
     def __call__(self, text: bytes | str) -> list[int]:
         return self._vocabulary.encode(text if isinstance(text, bytes) else text.encode())
-
-
-class _Bytes:
-    eos_token_id = BYTE_EOS
-    bos_token_id = None
-    special_token_ids = (BYTE_EOS,)
-    tokens = (*(bytes([byte]) for byte in range(256)), b"<eos>")
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        return list(text if isinstance(text, bytes) else text.encode())

@@ -60,7 +60,9 @@ def _tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
         where = f"tools[{index}]"
         if tool.get("type") not in (None, "custom"):
             raise UnsupportedError(f"type {tool.get('type')!r:.80} is not supported.", where=where, fix="Use custom.")
-        made = make_tool(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
+        made = make_tool(
+            tool.get("name"), tool.get("description"), tool.get("input_schema"), where, schema_field="input_schema"
+        )
         if any(made.name == other.name for other in found):
             raise BadRequestError(f"the name {made.name!r} is used twice.", param=f"{where}.name")
         found.append(made)

@@ -18,6 +18,7 @@ class Tool:
     name: str
     description: str | None
     parameters: Mapping[str, Any]  # a JSON schema
+    field: str = "tools"  # where the request has the schema
 
     def as_json(self) -> dict[str, Any]:
         """As chat templates take it."""
@@ -87,7 +88,9 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> Tool:
     return make_tool(function.get("name"), function.get("description"), function.get("parameters"), f"{where}.function")
 
 
-def make_tool(name: object, description: object, parameters: object, where: str) -> Tool:
+def make_tool(
+    name: object, description: object, parameters: object, where: str, *, schema_field: str = "parameters"
+) -> Tool:
     """Raises BadRequestError that names the field. Without parameters the tool takes none."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadRequestError(f"must be 1 to 64 letters, digits, _, . or -, got {name!r:.80}.", param=f"{where}.name")
@@ -96,5 +99,5 @@ def make_tool(name: object, description: object, parameters: object, where: str)
     if parameters is None:
         parameters = {"type": "object", "properties": {}}
     if not isinstance(parameters, Mapping):
-        raise BadRequestError("must be a JSON schema.", param=f"{where}.parameters")
-    return Tool(name, description, parameters)
+        raise BadRequestError("must be a JSON schema.", param=f"{where}.{schema_field}")
+    return Tool(name, description, parameters, f"{where}.{schema_field}")

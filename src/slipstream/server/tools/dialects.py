@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slipstream.sampling.grammar.bounds import bound_schema
+from slipstream.sampling.grammar.bounds import bound_schema, too_many_optional
 from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.server.chat_parts import OutputParser
+from slipstream.server.errors import BadRequestError
 from slipstream.server.tools.calls import Gathered, JsonCall, mistral_id, openai_id
 from slipstream.server.tools.definitions import Tool, ToolChoice
 from slipstream.server.tools.parser import MarkedCalls
@@ -38,12 +39,21 @@ class Dialect:
         return self.parser(Gathered(names, self.make_id), choice.tools, choice.parallel)
 
     def grammar(self, choice: ToolChoice) -> GrammarSpec:
-        """At least one call of the choice's tools and nothing else; exactly one where calls may not be parallel."""
+        """At least one call of the choice's tools and nothing else; exactly one where calls may not be parallel.
+
+        It is not closed when tokens run out: arguments that only the end of the budget wrote would look like the
+        model's. Raises BadRequestError for a schema that is known to be too large.
+        """
+        for tool in choice.tools:
+            wrong = too_many_optional(tool.parameters)
+            if wrong is not None:
+                raise BadRequestError(f"cannot be used: {wrong}.", param=tool.field)
         rules = [f"call_{index}: {self.call(tool)}" for index, tool in enumerate(choice.tools)]
         calls = " | ".join(f"call_{index}" for index in range(len(choice.tools)))
         more = f" ({_text(self.between)} call){{0,{MAX_CALLS - 1}}}" if choice.parallel else ""
         start = f"start: {_text(self.opening)} call{more} {_text(self.closing)}"
-        return GrammarSpec.grammar("\n".join([start, f"call: {calls}", *rules]))
+        spec = GrammarSpec("grammar", "\n".join([start, f"call: {calls}", *rules]), closing=False)
+        return spec.named("tools", "tools", *(tool.field for tool in choice.tools))
 
 
 def arguments_rule(tool: Tool) -> str:
