@@ -63,6 +63,16 @@ SLIPSTREAM_INLINE float largest(F32x8 v) {
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
 }
+// Of numbers without a sign, whose bits are in their own order; NaN is above all.
+SLIPSTREAM_INLINE F32x8 max_or_nan(F32x8 a, F32x8 b) {
+    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+SLIPSTREAM_INLINE float largest_or_nan(F32x8 v) {
+    const __m256i bits = _mm256_castps_si256(v);
+    __m128i x = _mm_max_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+    x = _mm_max_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(x, _mm_shuffle_epi32(x, 0xb1))));
+}
 SLIPSTREAM_INLINE float sqrt(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
 SLIPSTREAM_INLINE float to_float(std::uint16_t half) { return _cvtsh_ss(half); }
 SLIPSTREAM_INLINE std::uint16_t to_f16(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }

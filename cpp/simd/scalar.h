@@ -139,6 +139,15 @@ SLIPSTREAM_INLINE float largest(F32x8 v) {
     for (int i = 1; i < 8; ++i) m = m > v.lane[i] ? m : v.lane[i];
     return m;
 }
+// Of numbers without a sign, whose bits are in their own order; NaN is above all.
+SLIPSTREAM_INLINE F32x8 max_or_nan(F32x8 a, F32x8 b) {
+    return lanes([&](int i) { return to_bits(a.lane[i]) > to_bits(b.lane[i]) ? a.lane[i] : b.lane[i]; });
+}
+SLIPSTREAM_INLINE float largest_or_nan(F32x8 v) {
+    float m = v.lane[0];
+    for (int i = 1; i < 8; ++i) m = to_bits(m) > to_bits(v.lane[i]) ? m : v.lane[i];
+    return m;
+}
 SLIPSTREAM_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
 
 SLIPSTREAM_INLINE F32x8 to_f32(I32x8 x) {

@@ -6,9 +6,10 @@ namespace slipstream::SLIPSTREAM_ISA {
 
 constexpr float kLog2E = 1.44269504f;
 
-// e^x, relative error below 3e-7 (a degree-6 polynomial on [-ln 2 / 2, ln 2 / 2]); x below -87 gives e^-87.
+// e^x, relative error below 3e-7 (a degree-6 polynomial on [-ln 2 / 2, ln 2 / 2]); x below -87 gives e^-87; NaN gives NaN, since
+// max and min give their second operand if one is NaN.
 SLIPSTREAM_INLINE F32x8 exp(F32x8 x) {
-    x = min(max(x, set(-87.0f)), set(88.0f));
+    x = min(set(88.0f), max(set(-87.0f), x));
     const F32x8 n = round_even(mul(x, set(kLog2E)));
     // ln 2 in two parts, so that n ln 2 loses nothing.
     F32x8 r = fma(n, set(-0.693359375f), x);
@@ -23,9 +24,9 @@ SLIPSTREAM_INLINE F32x8 exp(F32x8 x) {
     return times_pow2(p, n);
 }
 
-// 2^x for x <= 0, relative error below 2e-7 (a degree-6 polynomial on [-1/2, 1/2]); x below -126 gives 2^-126.
+// 2^x for x <= 0, relative error below 2e-7 (a degree-6 polynomial on [-1/2, 1/2]); x below -126 gives 2^-126; NaN gives NaN.
 SLIPSTREAM_INLINE F32x8 exp2_below(F32x8 x) {
-    x = max(x, set(-126.0f));
+    x = max(set(-126.0f), x);
     const F32x8 n = round_even(x), r = sub(x, n);
     F32x8 p = set(1.5403530e-4f);
     p = fma(p, r, set(1.3333558e-3f));
