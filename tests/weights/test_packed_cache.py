@@ -166,6 +166,28 @@ def test_a_folder_that_cannot_be_made_is_done_without(tmp_path: Path) -> None:
     assert str(tmp_path / "packed") in report.why
 
 
+def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "packed").mkdir()
+    os.mkfifo(place(tmp_path).path)
+    signal.alarm(20)
+    try:
+        file, report = open_or_write(place(tmp_path), write)
+    finally:
+        signal.alarm(0)
+    assert file is not None
+    assert report.warning is not None
+    assert report.warning.endswith(".packed were written anew: it is not a regular file.")
+
+
+def test_a_folder_in_its_place_is_named(tmp_path: Path) -> None:
+    path = place(tmp_path).path
+    path.mkdir(parents=True)
+    file, report = open_or_write(place(tmp_path), write)
+    assert file is None
+    assert report.why == f"{path}: Is a directory"
+    assert sorted(each.name for each in path.parent.iterdir()) == [path.name, "model-cpu.lock"]
+
+
 def test_what_is_wrong_with_the_model_is_not_taken_for_a_cache_problem(tmp_path: Path) -> None:
     def broken_model(writer: PackedWriter) -> None:
         writer.add("a", "F32", (1, 1250), DATA)

@@ -163,5 +163,6 @@ def _identity(path: Path) -> tuple[int, int, str]:
 
 def _reason(error: Exception, path: Path) -> str:
     if isinstance(error, OSError):
-        return f"{error.filename or path}: {error.strerror or error}"
+        # Of a renaming that fails, the second name is the one that is in the way.
+        return f"{error.filename2 or error.filename or path}: {error.strerror or error}"
     return str(error)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import stat
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -111,8 +112,11 @@ def open_packed(path: Path, key: str, *, full_check: int = FULL_CHECK, first: in
         OSError: it may not be read.
         BrokenPackedFileError: anything about it is not as written.
     """
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
+    with open(path, "rb", opener=_without_waiting) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise BrokenPackedFileError("it is not a regular file")
+        size = status.st_size
         if size <= _FOOTER.size:
             raise BrokenPackedFileError(f"it has {size} bytes only")
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -129,6 +133,11 @@ def open_packed(path: Path, key: str, *, full_check: int = FULL_CHECK, first: in
         raise BrokenPackedFileError(f"its index is not one: {type(error).__name__}") from error
     _check_chunks(mapping, data_bytes, digests, full_check, first)
     return PackedFile(mapping, MappingProxyType(entries))
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe in the file's place would be waited for until somebody writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _read_index(raw: bytes, key: str, data_bytes: int) -> tuple[list[str], dict[str, PackedEntry]]:
