@@ -27,10 +27,11 @@ SLIPSTREAM_INLINE float kv_get(const AttentionOp& op, std::ptrdiff_t i) {
     return x;
 }
 
+template <KVType Type>
 SLIPSTREAM_INLINE void kv_put(const AttentionOp& op, std::ptrdiff_t i, float x) {
-    if (op.kv_type == KVType::F32) {
+    if constexpr (Type == KVType::F32) {
         static_cast<float*>(op.cache)[i] = x;
-    } else if (op.kv_type == KVType::F16) {
+    } else if constexpr (Type == KVType::F16) {
         static_cast<std::uint16_t*>(op.cache)[i] = to_f16(x);
     } else {
         std::uint32_t bits;
@@ -48,6 +49,24 @@ SLIPSTREAM_INLINE F32x8 kv_load(const AttentionOp& op, std::ptrdiff_t i) {
     else return load_bf16(p);
 }
 
+// A key, its dimensions a page's row apart, and a value, side by side.
+template <KVType Type>
+SLIPSTREAM_INLINE void put_slot(const AttentionOp& op, const float* k, const float* v, std::ptrdiff_t key, std::ptrdiff_t value) {
+    const int D = op.head_dim;
+    if constexpr (Type == KVType::F16) {
+        auto* cache = static_cast<std::uint16_t*>(op.cache);
+        for (int d = 0; d < D; d += 8) {
+            std::uint16_t halves[8];
+            store_f16(halves, load(k + d));
+            for (int i = 0; i < 8; ++i, key += op.block_size) cache[key] = halves[i];
+            store_f16(cache + value + d, load(v + d));
+        }
+    } else {
+        for (int d = 0; d < D; ++d, key += op.block_size) kv_put<Type>(op, key, k[d]);
+        for (int d = 0; d < D; ++d) kv_put<Type>(op, value + d, v[d]);
+    }
+}
+
 // The key and value of one token and KV head, normalised and rotated, into their slot.
 SLIPSTREAM_INLINE void write_slot(const AttentionOp& op, const Step& step, int token, int kv_head, float* work) {
     const int D = op.head_dim;
@@ -58,8 +77,10 @@ SLIPSTREAM_INLINE void write_slot(const AttentionOp& op, const Step& step, int t
     if (op.k_rope.pairs != 0) rotate(work, op.k_rope, step.positions[token]);
     const int slot = step.slots[token], offset = slot % op.block_size;
     const Page page = page_of(op, slot / op.block_size, kv_head);
-    for (int d = 0; d < D; ++d) kv_put(op, page.k + static_cast<std::ptrdiff_t>(d) * op.block_size + offset, work[d]);
-    for (int d = 0; d < D; ++d) kv_put(op, page.v + static_cast<std::ptrdiff_t>(offset) * D + d, v[d]);
+    const std::ptrdiff_t value = page.v + static_cast<std::ptrdiff_t>(offset) * D;
+    if (op.kv_type == KVType::F32) put_slot<KVType::F32>(op, work, v, page.k + offset, value);
+    else if (op.kv_type == KVType::F16) put_slot<KVType::F16>(op, work, v, page.k + offset, value);
+    else put_slot<KVType::BF16>(op, work, v, page.k + offset, value);
 }
 
 // [heads of one KV head][D], normalised, rotated and scaled, so that scores come as powers of two.

@@ -105,40 +105,40 @@ SLIPSTREAM_INLINE F32x8 group_minimum(const std::uint8_t* scales, const std::uin
     }
 }
 
-// acc[h][t] += one group of one block.
+// acc[h][t] += one group of one block. Each output's sum is finished in one go, so that the other sums stay in registers.
 template <Format F, int T, int Half = 0>
 SLIPSTREAM_INLINE void add_group(const std::uint8_t* group, const std::uint8_t* header, const std::int32_t* a,
                                  F32x8 (&acc)[2][T]) {
     constexpr Layout l = layout_of(F);
     constexpr int first = l.half_groups ? 4 * Half : 0, last = l.half_groups ? first + 4 : 8;
-    I32x8 d[2][T];
-    dot<l.bits, first, last, T>(group, a, d);
+    constexpr bool pairs = l.bits != 8 && steps_per_flush(l.bits) >= last - first;  // still int16, to be added
+    I16x16 s[2][T];
+    I32x8 d[2][T], fix[T];
+    if constexpr (pairs) steps<l.bits, first, last, T>(group, a, s);
+    else dot<l.bits, first, last, T>(group, a, d);
     if constexpr (!l.minima && l.bits != 8) {
         // The offset of the unsigned quants, as an exact integer correction by the activations' sums.
         constexpr std::uint32_t offset = static_cast<std::uint32_t>(-(1 << (l.bits - 1))) & 0xffffU;
         constexpr std::uint32_t pair = !l.half_groups ? offset | (offset << 16) : Half == 0 ? offset : offset << 16;
-        SLIPSTREAM_UNROLL for (int t = 0; t < T; ++t) {
-            const I32x8 fix = madd_i16(set_i32(a[10 * T + t]), set_i32(static_cast<std::int32_t>(pair)));
-            d[0][t] = add_i32(d[0][t], fix);
-            d[1][t] = add_i32(d[1][t], fix);
-        }
+        SLIPSTREAM_UNROLL for (int t = 0; t < T; ++t) fix[t] = madd_i16(set_i32(a[10 * T + t]), set_i32(static_cast<std::int32_t>(pair)));
     }
     const std::uint8_t* scales = group + quant_bytes(l);
     const float* token = reinterpret_cast<const float*>(a + 8 * T);
     SLIPSTREAM_UNROLL for (int h = 0; h < 2; ++h) {
         const F32x8 scale = group_scale<F>(scales, header, Half, h);
+        F32x8 minimum = zero();
+        if constexpr (l.minima) minimum = group_minimum<F>(scales, header, Half, h);
         SLIPSTREAM_UNROLL for (int t = 0; t < T; ++t) {
+            if constexpr (pairs) d[h][t] = pair_sums(s[h][t]);
+            if constexpr (!l.minima && l.bits != 8) d[h][t] = add_i32(d[h][t], fix[t]);
             acc[h][t] = fma(mul(scale, set(token[t])), to_f32(d[h][t]), acc[h][t]);
-        }
-        if constexpr (l.minima) {
-            const F32x8 minimum = group_minimum<F>(scales, header, Half, h);
-            SLIPSTREAM_UNROLL for (int t = 0; t < T; ++t) {
+            if constexpr (l.minima) {
                 float sum = token[T + t];
                 if constexpr (l.half_groups) sum = token[t] * static_cast<float>(static_cast<std::int16_t>(a[10 * T + t] >> (16 * Half)));
                 acc[h][t] = fma(minimum, set(sum), acc[h][t]);
             }
+            SLIPSTREAM_PIN(acc[h][t]);
         }
-        SLIPSTREAM_UNROLL for (int t = 0; t < T; ++t) SLIPSTREAM_PIN(acc[h][t]);
     }
     if constexpr (l.half_groups && Half == 0) add_group<F, T, 1>(group, header, a, acc);
 }

@@ -155,14 +155,16 @@ SLIPSTREAM_INLINE void dense_rows(const LinearOp& op, const Step& step, const Se
     }
 }
 
-// act(gate) * up of 32 columns, in float32 and quantised.
-SLIPSTREAM_INLINE void finish_gated(const LinearOp& op, const Step& step, std::int64_t pair, int row, const float* gate0,
-                                    const float* gate1, const float* up0, const float* up1) {
-    F32x8 v[4];
+// act(gate) * up of 32 columns.
+SLIPSTREAM_INLINE void gate_group(Gate gate, const float* gate0, const float* gate1, const float* up0, const float* up1, F32x8 (&v)[4]) {
     for (int i = 0; i < 2; ++i) {
-        v[i] = mul(activate(op.gate, load(gate0 + 8 * i)), load(up0 + 8 * i));
-        v[2 + i] = mul(activate(op.gate, load(gate1 + 8 * i)), load(up1 + 8 * i));
+        v[i] = mul(activate(gate, load(gate0 + 8 * i)), load(up0 + 8 * i));
+        v[2 + i] = mul(activate(gate, load(gate1 + 8 * i)), load(up1 + 8 * i));
     }
+}
+
+// 32 gated columns of a row to where they go: in float32 and quantised.
+SLIPSTREAM_INLINE void finish_gated(const LinearOp& op, const Step& step, std::int64_t pair, int row, const F32x8 (&v)[4]) {
     if (op.gated_out) {
         float* out = at(step, op.gated_out, row) + pair * 32;
         for (int i = 0; i < 4; ++i) store(out + 8 * i, v[i]);
@@ -203,7 +205,9 @@ SLIPSTREAM_INLINE void gated_few_rows(const LinearOp& op, const Step& step, cons
     for (std::int64_t pair = first; pair < last; ++pair) {
         for (int t = 0; t < tokens; ++t) {
             const std::int64_t at = 32 * tokens * (pair - first) + 16 * t;
-            finish_gated(op, step, pair, t, gate + at, gate + at + 16 * tokens, up + at, up + at + 16 * tokens);
+            F32x8 v[4];
+            gate_group(op.gate, gate + at, gate + at + 16 * tokens, up + at, up + at + 16 * tokens, v);
+            finish_gated(op, step, pair, t, v);
         }
     }
 }
@@ -228,9 +232,18 @@ SLIPSTREAM_INLINE void gated_many_rows(const LinearOp& op, const Step& step, std
                     (i == 0 ? kernels.prefetching : kernels.tile)[size](block, a, groups, to, 64);
                 }
             }
-            for (int row = row0; row < tiling.start[end]; ++row) {
-                const float* both = out + 64 * (row - row0);
-                finish_gated(op, step, pair, row, both, both + 16, both + 32, both + 48);
+            // In two passes: one row's chain from exponential to quants is longer than the processor looks ahead.
+            const int rows = tiling.start[end] - row0;
+            for (int i = 0; i < rows; ++i) {
+                float* both = out + 64 * i;
+                F32x8 v[4];
+                gate_group(op.gate, both, both + 16, both + 32, both + 48, v);
+                for (int k = 0; k < 4; ++k) store(both + 8 * k, v[k]);
+            }
+            for (int i = 0; i < rows; ++i) {
+                const float* both = out + 64 * i;
+                const F32x8 v[4] = {load(both), load(both + 8), load(both + 16), load(both + 24)};
+                finish_gated(op, step, pair, row0 + i, v);
             }
         }
     }
