@@ -5,8 +5,9 @@
 
 INT4 weights in groups of 32 with a scale and a minimum (Q4_1); the defaults are the layers of Qwen3-30B-A3B with half
 its experts. A random router chooses by each token's own input, so that experts get uneven shares.
-`read`: share of a four-stream read of memory reached over the bytes of the experts that are really used; `multiply`: share of the maddubs-and-add rate that `--tokens` tokens reach. Times are sums of the expert ops' own
-best, grouping and summing included. What `benchmarks.larger_shapes` says about a busy machine holds here too.
+`read`: share of a four-stream read of memory reached over the bytes of the experts that are really used; `multiply`:
+share of the maddubs-and-add rate. Times are sums of the expert ops' own best, grouping and summing included. What
+`benchmarks.larger_shapes` says about a busy machine holds here too.
 """
 
 from __future__ import annotations
