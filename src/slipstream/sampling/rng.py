@@ -18,7 +18,8 @@ from slipstream.sampling import functions
 
 UInt64Array = NDArray[np.uint64]
 
-GUMBEL_DOMAIN = 0x47554D42  # separates this use of the generator from any later one
+GUMBEL_DOMAIN = 0x47554D42  # separates this use of the generator from the others
+ACCEPT_DOMAIN = 0x41434350
 
 _MASK_32 = 0xFFFFFFFF
 _MASK_64 = 0xFFFFFFFFFFFFFFFF
@@ -66,9 +67,20 @@ def gumbel(seed: int, position: int, tokens: int | NDArray[np.integer]) -> NDArr
     return -functions.log(-functions.log(uniform))
 
 
-def _words(seed: int, position: int, block: UInt64Array) -> UInt64Array:
+def acceptance(seed: int, position: int) -> float:
+    """Uniform in (0, 1), for the verdict on a draft of the token at absolute index `position`; independent of `gumbel`.
+
+    Raises ValueError for a seed or position outside 0 .. 2**64 - 1.
+    """
+    if not 0 <= seed <= _MASK_64 or not 0 <= position <= _MASK_64:
+        raise ValueError(f"seed {seed} and position {position} must be in 0 .. 2**64 - 1.")
+    word = _words(seed, position, np.zeros(1, np.uint64), ACCEPT_DOMAIN)[0, 0]
+    return (float(word) + 0.5) / 2.0**32
+
+
+def _words(seed: int, position: int, block: UInt64Array, domain_of_use: int = GUMBEL_DOMAIN) -> UInt64Array:
     low, high, domain = (
-        np.array([word], dtype=np.uint64) for word in (position & _MASK_32, position >> 32, GUMBEL_DOMAIN)
+        np.array([word], dtype=np.uint64) for word in (position & _MASK_32, position >> 32, domain_of_use)
     )
     return philox4x32((block, low, high, domain), (seed & _MASK_32, seed >> 32))
 

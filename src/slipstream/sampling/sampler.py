@@ -5,7 +5,9 @@ scaled and truncated logits: an exact draw from softmax(z) (Gumbel-max). At temp
 processed logits. Equal maxima go to the lowest id.
 
 A draft is accepted if it equals the token that is drawn at its place, whoever proposed it, so the output with
-drafts is the output without (drafter-invariant speculation, arXiv 2408.07978).
+drafts is the output without (drafter-invariant speculation, arXiv 2408.07978). Only where a row's drafts were drawn at
+random and come with their distributions, they are judged by rejection sampling instead (see `rejection`): the tokens
+are others than without drafts then, but have the same distribution.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from slipstream.sampling.filters import kept_tokens, scale_by_temperature
 from slipstream.sampling.logprobs import TokenLogprob, finite_maximum, logits_fault, token_logprobs
 from slipstream.sampling.params import SamplingParams
 from slipstream.sampling.processors import apply_processors, needs_processing
+from slipstream.sampling.rejection import judge
 from slipstream.sampling.rng import gumbel
 
 LogitsRow = NDArray[np.float32]  # [V]
@@ -62,6 +65,7 @@ class SampleRow:
     first_position: int  # absolute index of the first token to be drawn = number of tokens known, drafts excluded
     draft_tokens: tuple[int, ...] = ()
     grammar: Callable[[], Grammar] | None = None  # the state behind the known tokens; may raise RequestError
+    draft_probs: tuple[tuple[tuple[int, float], ...], ...] | None = None  # per draft token, what it was drawn from
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +116,41 @@ def sample_token(
     accepted_drafts: tuple[int, ...] = (),
     grammar: Grammar | None = None,
     ops: SamplingOps | None = None,
+    drawn: tuple[int, tuple[tuple[int, float], ...]] | None = None,
 ) -> int:
     """The token at absolute index `position`. Raises RequestError if there is none.
 
-    `grammar` masks the processed scores, before temperature and filters; it is not advanced.
+    `grammar` masks the processed scores, before temperature and filters; it is not advanced. `drawn`: a draft and the
+    distribution that it was drawn from; at temperature 0 there is nothing to judge, and it is not read.
     """
+    params = context.params
+    scores = _scores(logits, context, position, accepted_drafts, grammar)
+    if drawn is not None and not params.greedy:
+        scaled = scale_by_temperature(scores, params.temperature)
+        kept = kept_tokens(scaled, top_k=params.top_k, top_p=params.top_p, min_p=params.min_p)
+        return judge(scaled, kept, *drawn, context.seed, position)
+    if ops is not None:
+        processed = np.ascontiguousarray(scores, np.float64)
+        token, _ = ops.draw_processed(processed, _draw_of(context, position))
+        return token
+    if params.greedy:
+        return int(scores.argmax())
+    scaled = scale_by_temperature(scores, params.temperature)
+    kept = kept_tokens(scaled, top_k=params.top_k, top_p=params.top_p, min_p=params.min_p)
+    if kept is None:
+        return int((scaled + gumbel(context.seed, position, len(scaled))).argmax())
+    kept = np.sort(kept)  # so that equal maxima go to the lowest id
+    return int(kept[(scaled[kept] + gumbel(context.seed, position, kept)).argmax()])
+
+
+def _scores(
+    logits: LogitsRow,
+    context: RowContext,
+    position: int,
+    accepted_drafts: tuple[int, ...],
+    grammar: Grammar | None,
+) -> NDArray[np.floating]:
+    """Behind processors and grammar; some token is allowed."""
     params = context.params
     finite_maximum(logits)
     scores: NDArray[np.floating] = logits
@@ -135,18 +169,7 @@ def sample_token(
         scores = np.where(grammar.allowed(scores, context, position=position), scores, -np.inf)
         if scores.max() == -np.inf:
             raise RequestError(f"grammar and sampling parameters together forbid every token at position {position}.")
-    if ops is not None:
-        processed = np.ascontiguousarray(scores, np.float64)
-        token, _ = ops.draw_processed(processed, _draw_of(context, position))
-        return token
-    if params.greedy:
-        return int(scores.argmax())
-    scaled = scale_by_temperature(scores, params.temperature)
-    kept = kept_tokens(scaled, top_k=params.top_k, top_p=params.top_p, min_p=params.min_p)
-    if kept is None:
-        return int((scaled + gumbel(context.seed, position, len(scaled))).argmax())
-    kept = np.sort(kept)  # so that equal maxima go to the lowest id
-    return int(kept[(scaled[kept] + gumbel(context.seed, position, kept)).argmax()])
+    return scores
 
 
 def _draw_of(context: RowContext, position: int) -> Draw:
@@ -163,8 +186,11 @@ def _draw_unprocessed(
     for row in rows:
         context, position = row.context, row.first_position
         count = 1 + len(row.draft_tokens)
-        if row.grammar is None and not needs_processing(
-            context.params, position=position, num_prompt_tokens=context.num_prompt_tokens
+        judged = row.draft_probs is not None and not context.params.greedy
+        if (
+            row.grammar is None
+            and not judged
+            and not needs_processing(context.params, position=position, num_prompt_tokens=context.num_prompt_tokens)
         ):
             for i in range(count):
                 entries.append((start + i, _draw_of(context, position + i)))
@@ -204,6 +230,9 @@ def _sample_row(logits: NDArray[np.float32], row: SampleRow, ops: SamplingOps | 
     grammar = None if row.grammar is None else row.grammar()
     tokens: list[int] = []
     for i, row_logits in enumerate(logits):
+        drawn = None
+        if row.draft_probs is not None and i < len(row.draft_tokens):
+            drawn = row.draft_tokens[i], row.draft_probs[i]
         token = sample_token(
             row_logits,
             row.context,
@@ -211,6 +240,7 @@ def _sample_row(logits: NDArray[np.float32], row: SampleRow, ops: SamplingOps | 
             accepted_drafts=row.draft_tokens[:i],
             grammar=grammar,
             ops=ops,
+            drawn=drawn,
         )
         tokens.append(token)
         if grammar is not None:
