@@ -279,6 +279,20 @@ def test_the_tokenizer_s_own_tokens_are_taken_unless_they_add_bytes() -> None:
     assert GrammarVocabulary(Prefixing(), VOCAB_SIZE, EOS).encode(b"abab") == TOKENIZER.encode("abab")
 
 
+def test_a_text_that_is_cut_within_a_character_is_spelled_as_the_tokenizer_spells() -> None:
+    """It was spelled with the fewest tokens, all of it, and so was what an answer had to say."""
+
+    class Letters(type(TOKENIZER)):  # type: ignore[misc]
+        def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
+            return list(text.encode())
+
+    vocabulary = GrammarVocabulary(Letters(), VOCAB_SIZE, EOS)
+    emoji = "🦄".encode()
+    for data in (b"ab" + emoji[:3], b"ab" + emoji[:1], b"ab\xe0", emoji[2:] + b"ab", emoji[1:] + b"ab\xc3", emoji[1:2]):
+        assert vocabulary.encode(data) == list(data)
+    assert vocabulary.encode(b"\xffab") == [0xFF, *TOKENIZER.encode("ab")]  # no text: the fewest
+
+
 def test_without_an_end_of_sequence_token_texts_end_by_themselves() -> None:
     compiled = GrammarCompiler(TOKENIZER, VOCAB_SIZE, (), readers=shared_readers()).compile(GrammarSpec.regex("a"))
     matcher = compiled.matcher.deep_copy()

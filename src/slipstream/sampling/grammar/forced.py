@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.sampling.grammar.llguidance_calls import BYTE_EOS
-from slipstream.sampling.grammar.vocabulary import GrammarVocabulary
+from slipstream.sampling.grammar.vocabulary import GrammarVocabulary, whole_characters
 
 if TYPE_CHECKING:
     import llguidance
@@ -39,9 +39,9 @@ def forced_bytes(matcher: llguidance.LLMatcher, limit: int) -> bytes:
 def forced_tokens(matcher: llguidance.LLMatcher, vocabulary: GrammarVocabulary) -> list[int]:
     """How the tokenizer spells the forced text of at most `WINDOW` bytes; `matcher`, of single bytes, is moved.
 
-    A last token that could be longer, depending on what follows, is left out.
+    A last token that could be longer, depending on what follows, is left out; so is a character that is not whole.
     """
-    text = forced_bytes(matcher, WINDOW)
+    text = whole_characters(forced_bytes(matcher, WINDOW))
     tokens = vocabulary.encode(text) if text else []
     return tokens if _ends(matcher) else tokens[:-1]
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from slipstream.sampling.grammar.llguidance_calls import byte_tokens
 
 MAX_TOKEN_BYTES = 64  # longer tokens (runs of spaces or dashes) are never needed to close an answer
+_CONTINUING = bytes(range(0x80, 0xC0))  # the bytes of a character behind its first
 
 
 class TokenBytes(Protocol):
@@ -60,12 +61,20 @@ class GrammarVocabulary:
         self.spell = lru_cache(maxsize=512)(self._spell)
 
     def encode(self, data: bytes) -> list[int]:
-        """The tokenizer's own tokens for `data`; where these would spell other bytes, the fewest tokens that do."""
-        text = data.decode("utf-8", errors="replace")
-        ids = self._tokenizer.encode(text, add_special_tokens=False, parse_special=False)
-        if all(0 <= i < self.vocab_size for i in ids) and b"".join([self.bytes[i] for i in ids]) == data:
-            return ids
-        return list(self._spell(data) or ())
+        """The tokenizer's own tokens for `data`; where these would spell other bytes, the fewest tokens that do.
+
+        `data` may begin and end within a character; what there is of these two is spelled by the fewest tokens.
+        """
+        rest = data.lstrip(_CONTINUING)
+        whole = whole_characters(rest)
+        text = whole.decode("utf-8", errors="replace")
+        ids = self._tokenizer.encode(text, add_special_tokens=False, parse_special=False) if text else []
+        head, tail = self._spell(data[: len(data) - len(rest)]), self._spell(rest[len(whole) :])
+        if head is None or tail is None or not all(0 <= i < self.vocab_size for i in ids):
+            return list(self._spell(data) or ())
+        if b"".join([self.bytes[i] for i in ids]) != whole:
+            return list(self._spell(data) or ())
+        return [*head, *ids, *tail]
 
     def _spell(self, data: bytes) -> tuple[int, ...] | None:
         """The fewest tokens whose bytes are `data`; None if there are none. What follows the first of them is again
@@ -89,6 +98,17 @@ class GrammarVocabulary:
             ids.append(self._ids[data[at : at + step[1]]])
             at += step[1]
         return tuple(ids)
+
+
+def whole_characters(data: bytes) -> bytes:
+    """`data` without the character that its end breaks off, if it does."""
+    for have in range(1, min(3, len(data)) + 1):
+        first = data[-have]
+        if first >= 0xC0:
+            return data[:-have] if have < (2 if first < 0xE0 else 3 if first < 0xF0 else 4) else data
+        if first < 0x80:
+            break
+    return data
 
 
 class _Wrapped:
