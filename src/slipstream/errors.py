@@ -23,7 +23,7 @@ SlipstreamError                     exit code 1
 └── EngineError                     7   the engine stopped or was closed
     └── EngineUnavailableError          it starts or restarts; come back later
 
-An error says what was wrong, where, and what to do.
+`server.listen.AddressInUseError` has 8. An error says what was wrong, where, and what to do.
 """
 
 from __future__ import annotations
@@ -124,7 +124,9 @@ class ContextLengthError(RequestError):
 class TextTooLongError(RequestError):
     """The prompt's text does not fit even if its tokens are the longest that there are; carries the numbers."""
 
-    def __init__(self, num_characters: int, max_model_len: int, characters_per_token: int, *, where: str) -> None:
+    def __init__(
+        self, num_characters: int, max_model_len: int, characters_per_token: int, *, where: str | None = None
+    ) -> None:
         self.num_characters = num_characters
         self.max_model_len = max_model_len
         self.characters_per_token = characters_per_token

@@ -146,3 +146,28 @@ def test_a_file_of_one_foreign_line_without_newline_is_not_touched(tmp_path):
     with pytest.raises(UsageError):
         BatchWriter(out)
     assert out.read_bytes() == b"my notes"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_two_processes_cannot_write_one_file(tmp_path, overwrite):
+    out = tmp_path / "out.jsonl"
+    with BatchWriter(out) as first:
+        first.write("1", {})
+        with pytest.raises(UsageError, match=r"out\.jsonl: another process is writing this file"):
+            BatchWriter(out, overwrite=overwrite)  # a lock of the open file, so the same holds between processes
+        first.write("2", {})
+    with BatchWriter(out) as second:
+        assert set(second.done) == {"1", "2"}
+
+
+def test_many_may_write_to_nowhere():
+    with BatchWriter(Path("/dev/null")) as first, BatchWriter(Path("/dev/null")) as second:
+        first.write("1", {})
+        second.write("1", {})
+
+
+def test_a_file_that_is_refused_is_not_kept_open(tmp_path):
+    out = write(tmp_path / "notes.txt", b"my notes")
+    for _ in range(2):
+        with pytest.raises(UsageError, match="not the output of an earlier run"):
+            BatchWriter(out)

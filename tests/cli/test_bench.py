@@ -8,9 +8,11 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from slipstream.bench.micro import Ceilings, OpTotal, StepResult
 from slipstream.cli import bench_serve
 from slipstream.cli.main import main
 from tests.bench.fake_server import Behaviour, FakeServer
@@ -117,6 +119,8 @@ def test_ctrl_c_keeps_the_finished_levels(
         (("--url", "http://x", "--api-key-file", "none"), 2, "none: cannot be read"),
         (("--url", "http://x", "--speedup", "0"), 2, "--speedup"),
         (("--url", "http://x", "--warmup", "-1"), 2, "--warmup"),
+        (("--url", "http://x", "--duration", "3"), 2, "no option --duration. See `slipstream bench serve --help`"),
+        (("--url", "http://x", "--second", "3"), 2, "no option --second. Did you mean --seconds?"),
     ],
 )
 def test_what_cannot_be_run_is_said_with_an_exit_code(run, arguments, code: int, message: str) -> None:
@@ -184,3 +188,19 @@ def test_single_steps(run, tiny_folder: Path, tmp_path: Path) -> None:
     assert json.loads(out)["steps"][0]["ops"] == []
     assert run("micro", *options, "--backend", "abacus")[0] == 2
     assert run("micro", tmp_path / "none")[0] == 3
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("read_share", "noted"), [(1.004, False), (1.2, True)])
+def test_shares_above_the_ceiling_come_with_a_note(
+    run, monkeypatch: pytest.MonkeyPatch, read_share: float, noted: bool
+) -> None:
+    op = OpTotal("linear", 1, 0.01, 1e6 * read_share, 1e6, read_share, 0.5)
+    ceilings = Ceilings(1e8, 1e9, 1e9)
+    result = StepResult("decode 1x16", 1, 16, 1, 3, 0.02, 0.011, 0.01, (op,), ceilings)
+    monkeypatch.setattr("slipstream.cli.bench_micro._load", lambda *given: (None, SimpleNamespace(name="cpu"), 99))
+    monkeypatch.setattr("slipstream.cli.bench_micro.measure_native", lambda *given: result)
+    code, out, err = run("micro", "any", "--decode", "1x16", "--prefill", "", "--num-threads", "1")
+    assert code == 0
+    assert f"{round(100 * read_share)}%" in out
+    assert ("note: shares above 100 %: ceilings" in err) is noted

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 
 import pytest
 
 from slipstream.cli.main import main
 from slipstream.features import FEATURES, pairs
+from slipstream.hw.info import read_hardware
 from slipstream.kernels.cpu.native import kernel_sets
 
 
@@ -25,6 +28,22 @@ def test_inspect_is_readable_too(tiny_folder, capsys):
     out = capsys.readouterr().out
     assert "Llama" in out
     assert "KV per token = 2 (K, V) x 2 layers x 2 KV heads x 8 values in float16 = 128 bytes" in out
+
+
+def test_numbers_have_units_and_nothing_is_none_of_python(tiny_folder, capsys, monkeypatch):
+    assert main(["inspect", str(tiny_folder)]) == 0
+    shown = dict(re.findall(r"^  (\S.*?)  +(\S.*)$", capsys.readouterr().out, re.MULTILINE))
+    assert shown["tensor data"].endswith(" kB")
+    assert shown["KV per token"] == "128 B"
+    assert shown["context"].endswith(" tokens")
+    assert shown["block_size"] == "16 tokens  (default)"
+    assert shown["max_queued"] == "not set  (default)"
+    assert shown["enable_prefix_caching"].startswith("yes  (")
+    assert not [name for name, value in shown.items() if "None" in value]
+    machine = dataclasses.replace(read_hardware(), cpu_quota=None)
+    monkeypatch.setattr("slipstream.cli.inspect.read_hardware", lambda: machine)
+    assert main(["inspect", "--hardware"]) == 0
+    assert re.search(r"^  quota +none$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_inspect_hardware(capsys):

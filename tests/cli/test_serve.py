@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
+from slipstream.cli.exit_codes import ExitCode
 from slipstream.cli.main import main
 from slipstream.cli.serve import MAX_QUEUED, MAX_QUEUED_TOKENS, _bounded
 from slipstream.config.types import EngineOptions, SchedulerOptions
@@ -132,7 +133,7 @@ def test_a_killed_engine_is_started_again(tiny_folder: Path, tmp_path: Path):
 def test_a_port_that_is_taken_is_known_at_once(tiny_folder: Path, tmp_path: Path, capsys):
     with serving(tiny_folder, tmp_path, "--in-process") as server:
         port = server.url.rpartition(":")[2]
-        assert main(["serve", "not even looked for", "--port", port]) == 5
+        assert main(["serve", "not even looked for", "--port", port]) == ExitCode.ADDRESS == 8
         assert f"127.0.0.1:{port}: cannot listen" in capsys.readouterr().err
         server.end()
 
@@ -196,3 +197,8 @@ def _until(condition) -> None:
 def test_what_has_to_be_above_zero(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "nothing", f"--{name.replace('_', '-')}", "0"]) == 2
     assert f"{name}: must be above 0" in capsys.readouterr().err
+
+
+def test_a_missing_file_of_keys_is_said_before_the_model_is_loaded(tmp_path: Path, capsys):
+    assert main(["serve", str(tmp_path / "any"), "--api-keys", str(tmp_path / "keys")]) == ExitCode.USAGE
+    assert "keys: the file of API keys cannot be read: No such file or directory. Put one" in capsys.readouterr().err

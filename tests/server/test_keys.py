@@ -104,3 +104,14 @@ def test_a_slow_rate_lets_one_through():
     with pytest.raises(RateLimitError) as caught:
         limits.enter("ann")
     assert caught.value.retry_after == pytest.approx(120.0)
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        read_keys(tmp_path / "none", None)
+    assert str(caught.value).startswith(
+        f"{tmp_path / 'none'}: the file of API keys cannot be read: No such file or directory. Put one NAME SECRET"
+    )
+    (tmp_path / "latin").write_bytes(b"ann s\xe9cret")
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
+        read_keys(tmp_path / "latin", None)

@@ -189,7 +189,8 @@ async def test_an_answer_that_is_cut_off_is_incomplete() -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"include": ["file_search_call.results"]}, "include"),
-        ({"extra_body": {"background": True}}, "background"),
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
         ({"extra_body": {"colour": 1}}, "colour"),
     ],
 )
@@ -197,6 +198,7 @@ async def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any], 
     with pytest.raises(openai.BadRequestError) as caught:
         await client_of(ScriptedEngine("x")).responses.create(**{"model": "tiny", "input": "x", **fields})
     assert caught.value.body["param"] == param  # type: ignore[index]
+    assert "input should be" not in caught.value.body["message"]  # type: ignore[index]
 
 
 def test_the_store_keeps_within_its_bounds() -> None:

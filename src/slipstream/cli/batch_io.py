@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -99,19 +101,36 @@ class BatchWriter:
     earlier run finished, with the digest of what was asked (None if the line does not tell).
 
     A last line that was cut off by an interruption is removed on opening. Every line is flushed, so that an
-    interruption loses at most the requests that were running.
+    interruption loses at most the requests that were running. The file is locked while it is open, by a lock of the
+    kernel that vanishes with its holder; raises UsageError if another process has it, and OSError.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         self.path = path
         self.done: dict[str, str | None] = {}
-        fresh = overwrite or not path.exists()
-        if not fresh:
-            self._recover()
         # Not buffered: what a buffer could not write, closing the file would write once more, into the middle of it.
-        self._file = path.open("wb" if fresh else "ab", buffering=0)
+        self._file = path.open("ab", buffering=0)
+        try:
+            if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # /dev/null is everybody's
+                self._lock()
+                self._file.truncate(0 if overwrite else self._recover())
+                self._file.seek(0, os.SEEK_END)
+        except BaseException:
+            self._file.close()
+            raise
 
-    def _recover(self) -> None:
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                "another process is writing this file.",
+                where=str(self.path),
+                fix="Wait for it and run the same command again, or name another file.",
+            ) from error
+
+    def _recover(self) -> int:
+        """Fills `done`; the number of bytes that are whole lines."""
         keep = 0
         with self.path.open("rb") as file:
             for raw in file:
@@ -132,7 +151,7 @@ class BatchWriter:
                 assert entry is not None
                 self.done[entry["id"]] = entry.get("asked")
                 keep += len(raw)
-        os.truncate(self.path, keep)
+        return keep
 
     def write(self, identifier: str, entry: Mapping[str, Any]) -> None:
         """Raises DiskSpaceError when the disk is full; the file then ends with a whole line."""

@@ -14,6 +14,7 @@ class ExitCode(IntEnum):
     RESOURCES = 5
     DOWNLOAD = 6
     ENGINE = 7
+    ADDRESS = 8
     INTERRUPTED = 130
     OUTPUT_CLOSED = 141
 
@@ -27,6 +28,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.RESOURCES: "not enough memory or disk space",
     ExitCode.DOWNLOAD: "download failed",
     ExitCode.ENGINE: "the engine stopped",
+    ExitCode.ADDRESS: "the address to listen on is in use or not to be had",
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C)",
     ExitCode.OUTPUT_CLOSED: "the reader of the output went away",
 }

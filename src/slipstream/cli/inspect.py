@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from slipstream.cli.options import engine_options, read_options
 from slipstream.cli.parameters import Argument, Option
+from slipstream.config.decision import Decision
 from slipstream.engine.loading import EnginePlan, inspect_model
 from slipstream.errors import UsageError
 from slipstream.hub.disk import format_bytes
@@ -17,6 +18,23 @@ from slipstream.text.tokenizer import Tokenizer
 
 _SEQUENCES = (1, 8, 64)
 _BYTES = frozenset({"tensor data", "total", "available", "weights as loaded", "KV per token"})
+_UNITS = {"context": "tokens", "vocabulary": "tokens", "hidden size": "values", "feed-forward size": "values"}
+_SETTING_UNITS = {
+    "max_model_len": "tokens",
+    "block_size": "tokens",
+    "memory_utilization": "of the memory",
+    "num_blocks": "blocks",
+    "max_num_batched_tokens": "tokens per step",
+    "max_num_seqs": "sequences",
+    "max_prefill_chunk": "tokens",
+    "max_queued": "requests",
+    "max_queued_tokens": "tokens",
+    "tpot_objective": "seconds per token",
+    "num_speculative_tokens": "tokens",
+    "prompt_lookup_min": "tokens",
+    "prompt_lookup_max": "tokens",
+    "num_threads": "threads",
+}
 
 
 @engine_options
@@ -89,8 +107,17 @@ def _model_report(plan: EnginePlan, tokenizer: Tokenizer) -> dict[str, Any]:
             "plan": plan.memory.formula().splitlines(),
             "warnings": list(plan.memory.warnings),
         },
-        "settings in force": {each.field: f"{each.effective}  ({each.why})" for each in plan.decisions},
+        "settings in force": {each.field: f"{_setting(each)}  ({each.why})" for each in plan.decisions},
     }
+
+
+def _setting(decision: Decision) -> str:
+    if decision.effective is None:
+        return "not set"
+    if isinstance(decision.effective, bool):
+        return "yes" if decision.effective else "no"
+    unit = _SETTING_UNITS.get(decision.field)
+    return str(decision.effective) if unit is None else f"{decision.effective} {unit}"
 
 
 def _kernel_report(usable: list[str]) -> dict[str, str]:
@@ -131,11 +158,11 @@ def _print(report: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _shown(name: str, value: object) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        is_bytes = name in {"size", "total", "available", "weights as loaded", "KV per token"} or name.startswith(
-            "KV of"
-        )
-        return format_bytes(value) if is_bytes else f"{value:,}"
+        is_bytes = name in _BYTES or name.startswith("KV of")
+        return format_bytes(value) if is_bytes else f"{value:,} {_UNITS.get(name, '')}".rstrip()
     return str(value)

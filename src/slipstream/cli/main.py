@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from slipstream.cli.exit_codes import MEANINGS, ExitCode, summary
 from slipstream.cli.verbs import VERBS, Verb
@@ -111,8 +111,21 @@ def _run_verb(verb: Verb, args: list[str]) -> int:
     except typer.Abort:
         raise KeyboardInterrupt from None
     except typer.TyperException as error:
-        raise UsageError(_sentence(error.format_message()), fix=f"See `slipstream {verb.name} --help`.") from error
+        see = f"See `slipstream {verb.name} --help`."
+        unknown = getattr(error, "option_name", None) if hasattr(error, "possibilities") else None
+        if unknown is not None:
+            raise UsageError(f"there is no option {unknown}.", fix=_nearest_option(unknown, command, see)) from error
+        raise UsageError(_sentence(error.format_message()), fix=see) from error
     return ExitCode.OK
+
+
+def _nearest_option(unknown: str, command: Any, see: str) -> str:
+    """By the words alone: with the hyphens that all options have in common, --duration would be close to --rate."""
+    from slipstream.config.suggest import nearest_name
+
+    known = {spelling.lstrip("-"): spelling for each in command.params for spelling in each.opts}
+    near = nearest_name(unknown.lstrip("-"), known)
+    return see if near is None else f"Did you mean {known[near]}? {see}"
 
 
 def _run_group(group: Verb, verbs: tuple[Verb, ...], args: list[str]) -> int:

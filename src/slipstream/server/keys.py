@@ -54,8 +54,14 @@ def read_keys(path: Path | None, from_environment: str | None) -> tuple[ApiKey, 
     if path is not None:
         try:
             lines = path.read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot be read: {error}.", where=str(path)) from error
+        except OSError as error:
+            raise ConfigError(
+                f"the file of API keys cannot be read: {error.strerror or error}.",
+                where=str(path),
+                fix="Put one NAME SECRET per line into it, or leave --api-keys out to let everybody ask.",
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ConfigError("the file of API keys is not UTF-8 text.", where=str(path)) from error
         keys = parse_keys(lines, str(path))
         if not keys:
             raise ConfigError("holds no API key.", where=str(path), fix="Put one per line: NAME SECRET.")

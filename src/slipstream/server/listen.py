@@ -6,11 +6,13 @@ import socket
 import ssl
 from pathlib import Path
 
-from slipstream.errors import ConfigError, ResourceError
+from slipstream.errors import ConfigError, SlipstreamError
 
 
-class AddressInUseError(ResourceError):
+class AddressInUseError(SlipstreamError):
     """The server cannot listen where it was told to."""
+
+    exit_code = 8
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -30,7 +32,7 @@ def bind(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise AddressInUseError(
-            f"cannot listen: {error.strerror or error}.", where=f"{host}:{port}", fix="Choose another --port."
+            f"cannot listen: {error.strerror or error}.", where=f"{host}:{port}", fix="Choose another --port or --host."
         ) from error
     return listener
 

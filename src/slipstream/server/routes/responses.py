@@ -13,7 +13,7 @@ from slipstream.sampling.params import SamplingParams
 from slipstream.server.answering import json_response, whole_outputs
 from slipstream.server.chat_plan import plan_messages
 from slipstream.server.context import Context, ServerContext
-from slipstream.server.errors import BadRequestError, MissingError
+from slipstream.server.errors import BadRequestError, MissingError, UnsupportedError
 from slipstream.server.named_events import answer_named_events
 from slipstream.server.responses.items import choice_of, grammar_of_text, messages_of, tools_of
 from slipstream.server.responses.store import ResponseStore, Stored
@@ -66,6 +66,7 @@ def make_router(store: ResponseStore | None = None) -> APIRouter:
 
 async def _create(request: Request, context: ServerContext, body: ResponsesRequest, store: ResponseStore) -> Response:
     name = context.model.require(body.model)
+    _refuse_unsupported(body)
     tenant = tenant_of(request)
     earlier: Sequence[Mapping[str, Any]] = ()
     if body.previous_response_id is not None:
@@ -107,6 +108,19 @@ def _stored(store: ResponseStore, request: Request, response_id: str) -> Stored:
     if found is None:
         raise MissingError("there is no such response, or it is kept no longer.", where="response_id")
     return found
+
+
+def _refuse_unsupported(body: ResponsesRequest) -> None:
+    if body.background:
+        raise UnsupportedError(
+            "answers in the background are not supported: a request lasts as long as its connection.",
+            where="background",
+            fix="Leave it out, and wait for the answer or set stream.",
+        )
+    if body.truncation == "auto":
+        raise UnsupportedError(
+            "items are never left out of a conversation that is too long.", where="truncation", fix="Use disabled."
+        )
 
 
 def _params(body: ResponsesRequest, context: ServerContext) -> SamplingParams:

@@ -39,8 +39,8 @@ class ResponsesRequest(RequestModel):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    truncation: Literal["disabled"] | None = None
-    background: Literal[False] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    background: bool | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
     service_tier: str | None = None
