@@ -73,6 +73,7 @@ def test_defaults_with_plenty_of_memory() -> None:
         max_queued_tokens=None,
         tpot_objective=None,
         speculative="off",
+        draft_model=None,
         num_speculative_tokens=5,
         speculative_policy="cost",
         prompt_lookup_min=2,
@@ -255,3 +256,16 @@ def test_a_backend_that_cannot_run_the_model_is_refused_with_the_reason() -> Non
     backends = {"cpu": "its heads are too large", "reference": None}
     with pytest.raises(ConfigError, match=r"cpu cannot run this model: its heads are too large\. Use one of: ref"):
         resolve(options, MODEL, hardware(), backends=backends)
+
+
+@pytest.mark.parametrize(
+    ("settings", "effective"),
+    [
+        ({"speculative": "auto"}, "ngram"),
+        ({"speculative": "small"}, "ngram,draft_model"),
+        ({"speculative": "draft_model", "draft_model": "small"}, "draft_model"),
+        ({"draft_model": "small"}, "off"),
+    ],
+)
+def test_who_drafts(settings: dict[str, Any], effective: str) -> None:
+    assert run(**settings).effective.speculative == effective

@@ -30,11 +30,12 @@ def test_the_dictionary_of_vllm_means_the_same_settings() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"method": "draft_model"}, "method: cannot be 'draft_model': drafting with a smaller model is not part of"),
+        ({"method": "draft_model"}, r"\[speculation\] speculative: is draft_model, but no model is named"),
+        ({"method": "ngram", "mode": "auto"}, "speculative_config: method and mode: is given twice"),
+        ({"method": "ngram", "model": "small"}, "speculative: is ngram, which has no use for draft_model = 'small'"),
         ({"method": "draft_head"}, "method: cannot be 'draft_head': trained draft heads are not part of this build"),
         ({"method": "eagle3"}, "method: cannot be 'eagle3': trained draft heads"),
         ({"method": "wizard"}, "method: cannot be 'wizard': no such method is known"),
-        ({"model": "small", "num_speculative_tokens": 4}, "speculative_config: names a model, but drafting with"),
         (
             {"num_speculative_token": 4},
             "speculative_config: num_speculative_token: is not a setting. Did you mean num",
@@ -53,10 +54,20 @@ def test_a_setting_given_twice_is_refused() -> None:
         options(speculative_config={"num_speculative_tokens": 4}, num_speculative_tokens=4)
 
 
-@pytest.mark.parametrize("method", ["draft_model", "draft_head", "SmolLM2-135M"])
+@pytest.mark.parametrize("method", ["draft_head", "mtp", ""])
 def test_the_mode_is_refused_with_its_reason(method: str) -> None:
     with pytest.raises(ConfigError, match=rf"\[speculation\] speculative: cannot be .{method}.: .* Choose off"):
         options(speculative=method)
+
+
+def test_another_value_names_a_draft_model() -> None:
+    expected = SpeculationOptions(speculative="auto", draft_model="SmolLM2-135M")
+    assert options(speculative="SmolLM2-135M") == options(speculative_config={"model": "SmolLM2-135M"}) == expected
+    alone = options(speculative_config={"mode": "draft_model", "model": "small"})
+    assert (alone.speculative, alone.draft_model) == ("draft_model", "small")
+    assert options(draft_model="small").speculative == "off"
+    with pytest.raises(ConfigError, match="speculative: names the model 'a', but draft_model is 'b'"):
+        options(speculative="a", draft_model="b")
 
 
 def test_lookup_bounds_in_the_wrong_order() -> None:

@@ -53,6 +53,7 @@ BAD_VALUES: list[tuple[str, str, Any]] = [
     ("speculation", "num_speculative_tokens", 0),
     ("speculation", "num_speculative_tokens", 65),
     ("speculation", "speculative", None),
+    ("speculation", "draft_model", ""),
     ("speculation", "speculative_policy", "always"),
     ("speculation", "prompt_lookup_min", 0),
     ("speculation", "prompt_lookup_max", 0),

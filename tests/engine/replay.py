@@ -18,7 +18,7 @@ class Replay:
     Of requests that it does not know every guess is wrong or lucky.
     """
 
-    name = "replay"
+    name = "ngram"  # what requests may ask for
 
     def __init__(self, answers: Mapping[str, Sequence[int]], *, wrong: float, vocabulary: int = 99, seed: int = 0):
         self._answers, self._wrong, self._vocabulary = answers, wrong, vocabulary

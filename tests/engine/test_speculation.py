@@ -241,7 +241,12 @@ def test_a_request_may_draft_less_or_nothing(backend: str) -> None:
     ("wish", "drafts", "message"),
     [
         (RequestSpeculation("ngram"), False, "speculative.mode is 'ngram', but this engine drafts nothing"),
-        (RequestSpeculation("draft_head"), True, "speculative.mode is 'draft_head'. Choose off, auto or ngram"),  # type: ignore[arg-type]
+        (RequestSpeculation("draft_head"), True, "mode is 'draft_head'. Choose off, auto, ngram or draft"),  # type: ignore[arg-type]
+        (
+            RequestSpeculation("draft_model"),
+            True,
+            "'draft_model', but this engine drafts with ngram only. Start it with speculative = the name of a smaller",
+        ),
         (RequestSpeculation(num_tokens=5), True, "speculative.num_tokens must be from 0 to 4, got 5"),
         (RequestSpeculation(num_tokens=-1), True, "speculative.num_tokens must be from 0 to 4, got -1"),
     ],

@@ -42,7 +42,7 @@ _ENGINE = (
     _Option("max_num_batched_tokens", int, "Tokens fed per step."),
     _Option("max_num_seqs", int, "Requests that run at once."),
     _Option("tpot_objective", float, "Seconds per output token that prefills must leave room for.", "SECONDS"),
-    _Option("speculative", str, "Draft tokens and verify them together: off, auto or ngram.", "MODE"),
+    _Option("speculative", str, "Draft tokens and verify them together: off, auto, ngram or a smaller model.", "MODE"),
     _Option("num_speculative_tokens", int, "Tokens of the longest draft."),
     _Option("num_threads", int, "Processor threads."),
 )

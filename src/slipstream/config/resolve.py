@@ -70,6 +70,7 @@ class EffectiveOptions:
     max_queued_tokens: int | None
     tpot_objective: float | None
     speculative: str
+    draft_model: str | None
     num_speculative_tokens: int
     speculative_policy: SpeculationPolicy
     prompt_lookup_min: int
@@ -135,7 +136,8 @@ def resolve(
     chunk, why = _max_prefill_chunk(scheduler.max_prefill_chunk, max_tokens, scheduler.enable_chunked_prefill)
     decide("max_prefill_chunk", scheduler.max_prefill_chunk, chunk, why)
     mode = options.speculation.speculative
-    decide("speculative", mode if mode == "ngram" else None, *_speculative(mode))
+    asked_mode = mode if mode in ("ngram", "draft_model") else None
+    decide("speculative", asked_mode, *_speculative(mode, options.speculation.draft_model))
     threads, why = _num_threads(options.num_threads, hardware)
     decide("num_threads", options.num_threads, threads, why)
 
@@ -264,7 +266,10 @@ def _max_prefill_chunk(asked: int | None, max_num_batched_tokens: int, chunked: 
     return asked, "as set"
 
 
-def _speculative(asked: str) -> tuple[str, str]:
+def _speculative(asked: str, draft_model: str | None) -> tuple[str, str]:
+    """With two proposers their names in order: the second drafts where the first finds nothing."""
+    if asked == "auto" and draft_model is not None:
+        return "ngram,draft_model", "n-grams where they match, the draft model elsewhere"
     if asked == "auto":
         return "ngram", "what this build drafts with"
     return asked, "default" if asked == "off" else "as set"

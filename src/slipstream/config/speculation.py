@@ -10,12 +10,11 @@ from slipstream.config.suggest import did_you_mean
 from slipstream.config.typed import check_range, normalise_fields
 from slipstream.errors import ConfigError
 
-SpeculationMode = Literal["off", "auto", "ngram"]
+SpeculationMode = Literal["off", "auto", "ngram", "draft_model"]
 SpeculationPolicy = Literal["cost", "threshold", "fixed"]
 
-_MODES = ("off", "auto", "ngram")
+_MODES = ("off", "auto", "ngram", "draft_model")
 _NOT_BUILT = {
-    "draft_model": "drafting with a smaller model is not part of this build",
     "draft_head": "trained draft heads are not part of this build",
     "eagle": "trained draft heads are not part of this build",
     "eagle3": "trained draft heads are not part of this build",
@@ -24,8 +23,11 @@ _NOT_BUILT = {
     "mlp_speculator": "trained draft heads are not part of this build",
     "suffix": "drafts from other requests' answers are not part of this build",
 }
+_CHOICE = "Choose off, auto, ngram or a smaller model."
 _CONFIG_NAMES = {  # of vLLM's speculative_config
     "method": "speculative",
+    "mode": "speculative",
+    "model": "draft_model",
     "num_speculative_tokens": "num_speculative_tokens",
     "prompt_lookup_min": "prompt_lookup_min",
     "prompt_lookup_max": "prompt_lookup_max",
@@ -35,20 +37,23 @@ _CONFIG_NAMES = {  # of vLLM's speculative_config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationOptions:
-    """`speculative`: "ngram" drafts what followed the same tokens before, "auto" with the best that there is.
+    """`speculative`: "ngram" drafts what followed the same tokens before, "draft_model" with the smaller model that
+    `draft_model` names, "auto" with the best that there is: n-grams where they match, else the model if one is named.
+    Any other value is taken for the name of such a model, and means "auto" with it.
 
     Policies: "cost" verifies what promises more tokens per second, by measured step times and acceptance; "threshold"
     switches a request off below 40 % acceptance and on again above 55 %; "fixed" verifies every draft.
     """
 
     speculative: SpeculationMode = "off"
+    draft_model: str | None = None  # a pulled name, a file or a folder; its tokenizer must be the model's
     num_speculative_tokens: int = 5  # the longest draft
     speculative_policy: SpeculationPolicy = "cost"
     prompt_lookup_min: int = 2  # tokens that must have occurred before
     prompt_lookup_max: int = 32  # a longer match is no better evidence
 
     def __post_init__(self) -> None:
-        check_method(self.speculative, "[speculation] speculative")
+        self._take_model()
         normalise_fields(self, "speculation")
         check_range(self, "speculation", "num_speculative_tokens", "from 1 to 64", lambda x: 1 <= x <= 64)
         for name in ("prompt_lookup_min", "prompt_lookup_max"):
@@ -59,28 +64,52 @@ class SpeculationOptions:
                 where="[speculation] prompt_lookup_min",
             )
 
+    def _take_model(self) -> None:
+        where, mode = "[speculation] speculative", self.speculative
+        if isinstance(mode, str) and mode not in _MODES:
+            refuse_not_built(mode, where)
+            if self.draft_model is not None and self.draft_model != mode:
+                raise ConfigError(
+                    f"names the model {mode!r}, but draft_model is {self.draft_model!r}.",
+                    where=where,
+                    fix="Give one of the two.",
+                )
+            object.__setattr__(self, "draft_model", mode)
+            object.__setattr__(self, "speculative", "auto")
+        elif mode == "draft_model" and self.draft_model is None:
+            raise ConfigError("is draft_model, but no model is named.", where=where, fix="Set draft_model.")
+        if self.draft_model is not None and self.speculative == "ngram":
+            raise ConfigError(
+                f"is ngram, which has no use for draft_model = {self.draft_model!r}.",
+                where=where,
+                fix="Choose auto (n-grams and the model) or draft_model (the model alone).",
+            )
 
-def check_method(value: object, where: str) -> None:
-    """Raises ConfigError for a method of drafting that there is not, with the reason if it is a known one."""
-    if isinstance(value, str) and value not in _MODES:
+
+def refuse_not_built(value: object, where: str) -> None:
+    """Raises ConfigError for a known method of drafting that is not part of this build, and for an empty name."""
+    if isinstance(value, str) and (value in _NOT_BUILT or not value):
         why = _NOT_BUILT.get(value, "no such method is known")
-        raise ConfigError(f"cannot be {value!r}: {why}.", where=where, fix="Choose off, auto or ngram.")
+        raise ConfigError(f"cannot be {value!r}: {why}.", where=where, fix=_CHOICE)
 
 
 def flat_speculation(config: object) -> dict[str, Any]:
     """vLLM's `speculative_config`, {"method": "ngram", "num_speculative_tokens": 4, ...}, as settings of ours.
 
-    Without a method it means "auto". Raises ConfigError for what is not understood.
+    Without a method it means "auto"; "mode" is another word for it. Raises ConfigError for what is not understood.
     """
     where = "speculative_config"
     if config is None:
         return {}
     if not isinstance(config, Mapping):
         raise ConfigError(f"must map names to values, not {type(config).__name__}.", where=where)
-    if "model" in config:
-        raise ConfigError(f"names a model, but {_NOT_BUILT['draft_model']}.", where=where, fix='Use method "ngram".')
     for name in config:
         if name not in _CONFIG_NAMES:
             raise ConfigError("is not a setting.", where=f"{where}: {name}", fix=did_you_mean(name, _CONFIG_NAMES))
-    check_method(config.get("method"), f"{where}: method")
+    if "method" in config and "mode" in config:
+        raise ConfigError("is given twice.", where=f"{where}: method and mode", fix="Give one of the two.")
+    method = config.get("method", config.get("mode"))
+    refuse_not_built(method, f"{where}: method")
+    if isinstance(method, str) and method not in _MODES:
+        raise ConfigError(f"cannot be {method!r}: no such method is known.", where=f"{where}: method", fix=_CHOICE)
     return {"speculative": "auto"} | {_CONFIG_NAMES[name]: value for name, value in config.items()}

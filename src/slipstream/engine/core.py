@@ -12,7 +12,7 @@ from slipstream.engine.outputs import OutputDelta
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.protocol import EngineStats, GenerationRequest, RequestSpeculation
 from slipstream.engine.recorder import TimelineRecorder
-from slipstream.engine.request import SEED_RANGE, Request, make_children, make_request
+from slipstream.engine.request import SEED_RANGE, Drafter, Request, make_children, make_request
 from slipstream.engine.runner import Runner
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.timeline import RequestTimeline
@@ -59,6 +59,10 @@ class _Recording:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.broken = error is not None
+
+
+def _drafter(asked: RequestSpeculation | None) -> Drafter | None:
+    return None if asked is None or asked.mode == "off" or asked.mode == "auto" else asked.mode
 
 
 class EngineCore:
@@ -205,8 +209,10 @@ class EngineCore:
         """
         self._resume()
         started = self._clock()
+        self._scheduler.draft()  # outside of what must not be interrupted: a draft model takes its time
+        begun = self._clock()
         with self._recording:
-            plan = self._scheduler.plan(started)
+            plan = self._scheduler.plan(begun)
             if plan is None:
                 return self._deltas(self._scheduler.drain())
         try:
@@ -295,6 +301,7 @@ class EngineCore:
             cache_salt=request.cache_salt,
             tenant=request.tenant,
             max_draft=self._max_draft(request.speculative, where),
+            drafter=_drafter(request.speculative),
         )
         self._scheduler.check(parent, request.params.n)
         return [parent, *make_children(parent)]
@@ -303,17 +310,20 @@ class EngineCore:
         most = self._scheduler.proposer.max_tokens
         if asked is None:
             return None
-        if asked.mode not in ("off", "auto", "ngram"):
+        if asked.mode not in ("off", "auto", "ngram", "draft_model"):
             raise InvalidParamsError(
-                f"speculative.mode is {asked.mode!r}.", where=where, fix="Choose off, auto or ngram."
+                f"speculative.mode is {asked.mode!r}.", where=where, fix="Choose off, auto, ngram or draft_model."
             )
         if asked.mode == "off":
             return 0
-        if asked.mode == "ngram" and not most:
+        names = self._scheduler.proposer.names
+        if asked.mode != "auto" and asked.mode not in names:
+            means = f"drafts with {' and '.join(names)} only" if names else "drafts nothing"
+            how = "ngram or auto" if asked.mode == "ngram" else "the name of a smaller model"
             raise InvalidParamsError(
-                "speculative.mode is 'ngram', but this engine drafts nothing.",
+                f"speculative.mode is {asked.mode!r}, but this engine {means}.",
                 where=where,
-                fix="Start it with speculative = ngram or auto.",
+                fix=f"Start it with speculative = {how}.",
             )
         if asked.num_tokens is not None and (asked.num_tokens < 0 or (most < asked.num_tokens and most)):
             raise InvalidParamsError(

@@ -15,6 +15,11 @@ class DraftProposer(Protocol):
         """The longest draft; 0: there are none."""
         ...
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Who drafts: what a request may ask for ("ngram", "draft_model")."""
+        ...
+
     def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
         """Tokens that may follow each request's known ones; an empty draft is always allowed."""
         ...
@@ -30,6 +35,7 @@ class DraftProposer(Protocol):
 
 class NoDrafts:
     max_tokens = 0
+    names: tuple[str, ...] = ()
 
     def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
         return [()] * len(requests)
@@ -39,3 +45,13 @@ class NoDrafts:
 
     def release(self, request: Request) -> None:
         pass
+
+
+def give_drafts(proposer: DraftProposer, requests: Sequence[Request]) -> None:
+    """Set what each request verifies next; its last draft was taken back when the answer came."""
+    if not requests:
+        return
+    for request, draft in zip(requests, proposer.propose(requests), strict=True):
+        if draft:
+            room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
+            request.draft = tuple(draft[:room])

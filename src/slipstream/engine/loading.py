@@ -12,7 +12,9 @@ from slipstream.config.env import read_environment
 from slipstream.config.resolve import EffectiveOptions, ModelFacts, Resolved, resolve, resolve_backend
 from slipstream.config.types import EngineOptions
 from slipstream.engine.core import EngineCore
+from slipstream.engine.draft_loading import DraftModel, load_draft_model, read_draft_model, require_same_tokens
 from slipstream.engine.drafts import DraftProposer
+from slipstream.engine.footprint import activation_bytes, logits_bytes, rope_bytes
 from slipstream.engine.grants import MAX_PROMPT_LOGITS
 from slipstream.engine.make_drafts import make_drafts
 from slipstream.engine.memory import MemoryPlan, plan_memory
@@ -42,7 +44,6 @@ from slipstream.weights.summary import CheckpointSummary, summarize
 
 Progress = Callable[[int, int], None]  # (bytes done, bytes in all)
 
-FLOAT32_BYTES = 4
 SAMPLING_BYTES = 24  # per token id and thread: a candidate with its value and weight
 
 
@@ -59,6 +60,7 @@ class EnginePlan:
     memory: MemoryPlan
     hardware: HardwareInfo
     warnings: tuple[str, ...] = ()  # of loading
+    draft: DraftModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def inspect_model(options: EngineOptions, *, cache_dir: Path | None = None) -> t
     cache_dir = cache_dir or read_environment().cache_dir
     checkpoint = open_checkpoint(resolve_model(options.model.model, cache_dir))
     try:
-        plan = _plan(options, checkpoint, read_hardware())
+        plan = _plan(options, checkpoint, read_hardware(), cache_dir)
         return plan, _tokenizer(checkpoint, plan)
     finally:
         checkpoint.close()
@@ -117,7 +119,7 @@ def load_engine(
 def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | None, timelines: bool) -> LoadedEngine:
     checkpoint = open_checkpoint(resolve_model(options.model.model, cache_dir))
     try:
-        plan = _plan(options, checkpoint, read_hardware())
+        plan = _plan(options, checkpoint, read_hardware(), cache_dir)
         tokenizer = _tokenizer(checkpoint, plan)
         kernels = select_kernels(plan.options.backend, num_threads=plan.options.num_threads)
         reports: list[CacheReport] = []
@@ -140,6 +142,17 @@ def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | N
     grammars = GrammarCompiler(tokenizer, plan.config.vocab_size, tokenizer.eos_token_ids)
     states = GrammarStates(grammars)
     runner = ModelRunner(forward, kv, kernels.to_numpy, states, kernels.sampling)
+    draft = None
+    if plan.draft is not None:
+        draft = load_draft_model(
+            plan.draft,
+            plan.options,
+            kernels,
+            num_blocks=num_blocks,
+            vocab_size=plan.config.vocab_size,
+            packed_folder=packed_dir(cache_dir) if plan.options.weight_cache else None,
+            grammars=grammars,
+        )
     drafting = make_drafts(
         plan.options,
         runner,
@@ -148,6 +161,7 @@ def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | N
         folder=profiles_dir(cache_dir),
         model_files=model_files,
         cpu_model=plan.hardware.cpu_model,
+        draft=draft,
     )
     plan = replace(plan, decisions=plan.decisions + drafting.decisions, warnings=plan.warnings + drafting.warnings)
     core = EngineCore(
@@ -174,20 +188,24 @@ def _with_cache(plan: EnginePlan, report: CacheReport) -> EnginePlan:
     return replace(plan, options=options, decisions=decisions, warnings=warnings)
 
 
-def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo) -> EnginePlan:
+def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo, cache_dir: Path | None) -> EnginePlan:
     family = find_family(checkpoint)
     config = read_config(family, checkpoint)
     summary = summarize(checkpoint)
     backends = backend_refusals(ModelNeeds(config.head_dim))
     backend, _ = resolve_backend(options.model.backend, backends)
     held = weight_bytes(backend, ((info.dtype, info.shape) for info in checkpoint.tensors.values()))
+    drafter, draft = options.speculation, None
+    if drafter.draft_model is not None and drafter.speculative != "off":
+        draft = read_draft_model(drafter.draft_model, cache_dir, backend)
+        held += draft.weights
     facts = ModelFacts(
         max_position_embeddings=config.max_position_embeddings,
         weight_bytes=held,
         num_layers=config.num_layers,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
-        activation_bytes_per_token=_activation_bytes(config, backend),
+        activation_bytes_per_token=activation_bytes(config, backend),
     )
     resolved = resolve(options, facts, hardware, backends=backends)
     effective = resolved.effective
@@ -196,19 +214,22 @@ def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo
         total=hardware.total_memory,
         free=hardware.available_memory,
         weights=held,
-        workspace=_workspace(config, effective),
+        workspace=_workspace(config, effective) + (0 if draft is None else draft.workspace(effective)),
         max_model_len=effective.max_model_len,
         max_num_seqs=effective.max_num_seqs,
         memory_utilization=effective.memory_utilization,
         max_model_len_asked=options.model.max_model_len is not None,
         num_blocks=effective.num_blocks,
         memory_utilization_asked=options.cache.memory_utilization is not None,
-        bytes_per_position=_rope_bytes(config),
+        bytes_per_position=rope_bytes(config) + (0 if draft is None else draft.bytes_per_position),
+        draft_spec=None if draft is None else draft.spec(effective),
     )
     effective, decisions = _with_memory(resolved, memory)
     require_working(active_features(effective, config))
     _settings(effective)
-    return EnginePlan(checkpoint.path, family.name, config, summary, effective, decisions, memory, hardware)
+    return EnginePlan(
+        checkpoint.path, family.name, config, summary, effective, decisions, memory, hardware, draft=draft
+    )
 
 
 def active_features(options: EffectiveOptions, config: ModelConfig) -> frozenset[Feature]:
@@ -228,31 +249,13 @@ def active_features(options: EffectiveOptions, config: ModelConfig) -> frozenset
     return frozenset(feature for feature, on in switches.items() if on)
 
 
-def _activation_bytes(config: ModelConfig, backend: str) -> int:
-    """Of one token in one layer: the residual, q, k, v and attention output, gate, up and their product; `cpu` keeps
-    no more of the MLP than the product, and mostly in int8, but both for every expert of a token, and its input."""
-    heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-    if backend == "cpu":
-        wide = config.intermediate_size
-        if config.moe is not None:
-            wide = max(wide, config.moe.top_k * (config.hidden_size + config.moe.intermediate_size))
-        return FLOAT32_BYTES * (3 * config.hidden_size + heads + wide)
-    return FLOAT32_BYTES * (4 * config.hidden_size + heads + 3 * config.intermediate_size)
-
-
-def _rope_bytes(config: ModelConfig) -> int:
-    """Of one position in the rotation tables: cos and sin of every pair, for all layers and for the local ones."""
-    ropes = [config.rope] if config.local_rope is None else [config.rope, config.local_rope]
-    return sum(2 * FLOAT32_BYTES * (rope.rotary_dim // 2) for rope in ropes)
-
-
 def _workspace(config: ModelConfig, options: EffectiveOptions) -> int:
     """Activations of the largest step, and twice (for a copy) the logits of what runs and of prompt positions."""
     per_row = 1 if options.speculative == "off" else 1 + options.num_speculative_tokens
     sampled = min(options.max_num_seqs * per_row, options.max_num_batched_tokens)
-    logits = 2 * FLOAT32_BYTES * (sampled + MAX_PROMPT_LOGITS) * config.vocab_size
+    logits = logits_bytes(config, sampled + MAX_PROMPT_LOGITS)
     scratch = SAMPLING_BYTES * config.vocab_size * options.num_threads if options.backend == "cpu" else 0
-    return options.max_num_batched_tokens * _activation_bytes(config, options.backend) + logits + scratch
+    return options.max_num_batched_tokens * activation_bytes(config, options.backend) + logits + scratch
 
 
 def _with_memory(resolved: Resolved, memory: MemoryPlan) -> tuple[EffectiveOptions, tuple[Decision, ...]]:
@@ -274,6 +277,8 @@ def _tokenizer(checkpoint: Checkpoint, plan: EnginePlan) -> Tokenizer:
             where=str(plan.path),
             fix="They do not belong together; name the right one with tokenizer=.",
         )
+    if plan.draft is not None:
+        require_same_tokens(tokenizer, plan.draft.tokenizer, plan.draft.config.vocab_size)
     return tokenizer
 
 

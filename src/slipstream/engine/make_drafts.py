@@ -9,9 +9,11 @@ from pathlib import Path
 from slipstream.config.decision import Decision
 from slipstream.config.resolve import EffectiveOptions
 from slipstream.config.speculation import SpeculationOptions
+from slipstream.engine.draft_loading import LoadedDraft
+from slipstream.engine.draft_model import ModelDrafter
 from slipstream.engine.drafts import DraftProposer, NoDrafts
 from slipstream.engine.runner import Runner
-from slipstream.engine.speculation import FORCED, FORCED_CHANCE, SpeculativeDrafts
+from slipstream.engine.speculation import FORCED, FORCED_CHANCE, MODEL, MODEL_CHANCE, SpeculativeDrafts
 from slipstream.engine.step_profile import ProfileSize, StepSeconds, load_or_measure, measure_steps
 from slipstream.sampling.grammar.states import GrammarStates
 from slipstream.spec.controller import Controller, ControlOptions
@@ -36,8 +38,10 @@ def make_drafts(
     folder: Path,
     model_files: Iterable[Path],
     cpu_model: str,
+    draft: LoadedDraft | None = None,
 ) -> Drafting:
     """`runner`'s pool must hold nothing yet: the cost policy measures steps in it. folder: where their times are kept.
+    draft: the smaller model, if one drafts; its steps are measured likewise.
 
     Raises EngineError if the model cannot compute a step.
     """
@@ -47,6 +51,7 @@ def make_drafts(
     decisions: tuple[Decision, ...] = ()
     warnings: tuple[str, ...] = ()
     times: StepTimes | None = None
+    draft_times: StepTimes | None = None
     if control.policy == "cost":
         size = ProfileSize(
             max_rows=options.max_num_seqs,
@@ -61,9 +66,20 @@ def make_drafts(
         times = StepTimes(measured)
         decisions = (Decision("step_times", None, source, _summary(measured)),)
         warnings = _useless(times, control.num_tokens, control.margin)
-    proposer = NgramProposer(NgramOptions(options.prompt_lookup_min, options.prompt_lookup_max))
-    controller = Controller(control, times, {FORCED: FORCED_CHANCE})
-    return Drafting(SpeculativeDrafts(proposer, controller, grammars), decisions, warnings)
+        if draft is not None:
+            size, draft_runner = draft.size, draft.runner
+            facts = _facts(options, size, draft.files, cpu_model)
+            measured, source = load_or_measure(folder, facts, lambda: measure_steps(draft_runner, size))
+            draft_times = StepTimes(measured)
+            decisions = (*decisions, Decision("draft_step_times", None, source, _summary(measured)))
+    model = None if draft is None else draft.drafter(draft_times)
+    if model is not None and times is not None and not warnings:
+        warnings = _useless_model(times, model, control.num_tokens, control.margin)
+    proposer = None
+    if options.speculative != "draft_model":
+        proposer = NgramProposer(NgramOptions(options.prompt_lookup_min, options.prompt_lookup_max))
+    controller = Controller(control, times, {FORCED: FORCED_CHANCE, MODEL: MODEL_CHANCE})
+    return Drafting(SpeculativeDrafts(proposer, controller, grammars, model), decisions, warnings)
 
 
 def _facts(
@@ -112,11 +128,29 @@ def _useless(times: StepTimes, num_tokens: int, margin: float) -> tuple[str, ...
     )
 
 
+def _useless_model(times: StepTimes, model: ModelDrafter, num_tokens: int, margin: float) -> tuple[str, ...]:
+    """Of a draft model whose drafts would not pay if every token of them were right, one request at a time."""
+    plain = times(1, 1)
+    gain, best = max(((1 + n) * plain / (times(1, 1 + n) + model.cost(1, n)), n) for n in range(1, num_tokens + 1))
+    if gain > 1.0 + margin:
+        return ()
+    return (
+        f"the draft model will not pay here: {best} drafted token{'s' if best > 1 else ''} and the step that verifies "
+        f"them take {(times(1, 1 + best) + model.cost(1, best)) / plain:.2f} times as long as a step without.",
+    )
+
+
 def _without_effect(options: EffectiveOptions) -> tuple[str, ...]:
     default = SpeculationOptions()
     names = [
         name
-        for name in ("num_speculative_tokens", "speculative_policy", "prompt_lookup_min", "prompt_lookup_max")
+        for name in (
+            "draft_model",
+            "num_speculative_tokens",
+            "speculative_policy",
+            "prompt_lookup_min",
+            "prompt_lookup_max",
+        )
         if getattr(options, name) != getattr(default, name)
     ]
     if not names:

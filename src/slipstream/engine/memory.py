@@ -30,11 +30,13 @@ class MemoryPlan:
     max_model_len: int
     max_model_len_wanted: int
     bound: Bound  # what decides num_blocks
+    draft_spec: KVSpec | None = None  # of the draft model's pool, which has as many blocks; None: there is none
     warnings: tuple[str, ...] = ()
 
     @property
     def kv_bytes(self) -> int:
-        return self.num_blocks * self.spec.bytes_per_block
+        """The draft model's pool included."""
+        return self.num_blocks * _bytes_per_block(self.spec, self.draft_spec)
 
     @property
     def num_tokens(self) -> int:
@@ -67,10 +69,11 @@ class MemoryPlan:
         if self.free is not None:
             budget = f"min({budget}, {gib(self.free)} free)"
         reason = "" if self.bound == "memory" else f": {self.num_blocks_why}"
+        draft = () if self.draft_spec is None else (f"the same of the draft model{_per_token(self.draft_spec)}",)
         return "\n".join(
             (
-                f"KV per token = 2 (K, V) x {s.num_layers} layers x {s.num_kv_heads} KV heads x {s.head_dim} values"
-                f" in {s.dtype} = {s.bytes_per_token} bytes",
+                f"KV per token{_per_token(s)}",
+                *draft,
                 f"KV budget = ({budget} - {gib(self.weights)} weights - {gib(self.workspace)} workspace)"
                 f" x {1 - self.headroom:.3f} (head-room)",
                 f"KV cache = {self.num_blocks} blocks x {s.block_size} tokens = {self.num_tokens} tokens"
@@ -96,6 +99,7 @@ def plan_memory(
     num_blocks: int | None = None,
     memory_utilization_asked: bool = True,
     bytes_per_position: int = 0,
+    draft_spec: KVSpec | None = None,
 ) -> MemoryPlan:
     """Divide memory. Pure: sizes in bytes go in, a plan comes out.
 
@@ -103,6 +107,7 @@ def plan_memory(
     largest activations and scratch of one step. `max_model_len` counts as wish if derived from the model and is
     then lowered to what fits (see `MemoryPlan.max_model_len_why`); if asked for, it fits or this raises.
     bytes_per_position: of tables with a row for each position of the context; they count as workspace.
+    draft_spec: of a draft model's KV pool with as many blocks; its weights and workspace are part of the others.
     num_blocks: the blocks asked for; None: as many as fit and can be used, but with a memory_utilization that nobody
     asked for no more than half of the total.
 
@@ -117,14 +122,15 @@ def plan_memory(
         budget = min(budget, free)
     left = budget - weights - workspace
     positions = max_model_len * bytes_per_position
-    fitting = max(0, int((left - positions) * (1.0 - headroom)) // spec.bytes_per_block)
+    block_bytes = _bytes_per_block(spec, draft_spec)
+    fitting = max(0, int((left - positions) * (1.0 - headroom)) // block_bytes)
     if fitting < spec.blocks_for(max_model_len) and not max_model_len_asked and num_blocks is None:
         # One sequence takes all blocks then, and no more positions than they have.
-        per_block = spec.bytes_per_block + bytes_per_position * spec.block_size
+        per_block = block_bytes + bytes_per_position * spec.block_size
         fitting = min(spec.blocks_for(max_model_len), max(0, int(left * (1.0 - headroom)) // per_block))
     if num_blocks is not None:
         if num_blocks > fitting:
-            raise _too_many_blocks(spec, num_blocks, fitting)
+            raise _too_many_blocks(block_bytes, num_blocks, fitting)
         fitting = num_blocks
     effective_len = max_model_len
     if fitting < spec.blocks_for(max_model_len):
@@ -134,12 +140,12 @@ def plan_memory(
             raise _too_few_blocks(spec, num_blocks, shortest)
         if effective_len < shortest:
             needed = workspace + shortest * bytes_per_position
-            raise _insufficient(spec, budget, total, free, weights, needed, headroom, shortest, fitting)
+            raise _insufficient(spec, block_bytes, budget, total, free, weights, needed, headroom, shortest, fitting)
     workspace += effective_len * bytes_per_position
     used = fitting
     bound: Bound = "memory" if num_blocks is None else "asked"
     if num_blocks is None:
-        half = int(total * DERIVED_SHARE) // spec.bytes_per_block
+        half = int(total * DERIVED_SHARE) // block_bytes
         enough = spec.blocks_for(effective_len)
         if not memory_utilization_asked and max(half, enough) < used:
             used, bound = max(half, enough), "half"
@@ -157,12 +163,24 @@ def plan_memory(
         max_model_len=effective_len,
         max_model_len_wanted=max_model_len,
         bound=bound,
-        warnings=_warnings(used * spec.bytes_per_block, total),
+        draft_spec=draft_spec,
+        warnings=_warnings(used * block_bytes, total),
     )
 
 
 def gib(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.2f} GiB"
+
+
+def _bytes_per_block(spec: KVSpec, draft_spec: KVSpec | None) -> int:
+    return spec.bytes_per_block + (0 if draft_spec is None else draft_spec.bytes_per_block)
+
+
+def _per_token(s: KVSpec) -> str:
+    return (
+        f" = 2 (K, V) x {s.num_layers} layers x {s.num_kv_heads} KV heads x {s.head_dim} values"
+        f" in {s.dtype} = {s.bytes_per_token} bytes"
+    )
 
 
 def _warnings(kv_bytes: int, total: int) -> tuple[str, ...]:
@@ -174,10 +192,10 @@ def _warnings(kv_bytes: int, total: int) -> tuple[str, ...]:
     )
 
 
-def _too_many_blocks(spec: KVSpec, asked: int, fitting: int) -> InsufficientMemoryError:
+def _too_many_blocks(block_bytes: int, asked: int, fitting: int) -> InsufficientMemoryError:
     return InsufficientMemoryError(
-        f"{asked} KV blocks were asked for ({gib(asked * spec.bytes_per_block)}), but {fitting} fit "
-        f"({gib(fitting * spec.bytes_per_block)}).",
+        f"{asked} KV blocks were asked for ({gib(asked * block_bytes)}), but {fitting} fit "
+        f"({gib(fitting * block_bytes)}).",
         where="num_blocks",
         fix="Ask for fewer, or raise memory_utilization.",
     )
@@ -193,6 +211,7 @@ def _too_few_blocks(spec: KVSpec, asked: int, length: int) -> InsufficientMemory
 
 def _insufficient(
     spec: KVSpec,
+    block_bytes: int,
     budget: int,
     total: int,
     free: int | None,
@@ -205,8 +224,8 @@ def _insufficient(
     needed = spec.blocks_for(length)
     of_free = "" if free is None else f", {gib(free)} of it free"
     return InsufficientMemoryError(
-        f"one sequence of {length} tokens needs {needed} KV blocks ({gib(needed * spec.bytes_per_block)}), "
-        f"but {fitting} fit ({gib(fitting * spec.bytes_per_block)}): {gib(budget)} usable of {gib(total)}{of_free}, "
+        f"one sequence of {length} tokens needs {needed} KV blocks ({gib(needed * block_bytes)}), "
+        f"but {fitting} fit ({gib(fitting * block_bytes)}): {gib(budget)} usable of {gib(total)}{of_free}, "
         f"less {gib(weights)} weights, {gib(workspace)} workspace and {headroom:.1%} head-room.",
         where="KV cache",
         fix="Lower max_model_len, raise memory_utilization, or use a smaller or more strongly quantised model.",

@@ -15,6 +15,7 @@ from slipstream.sampling.logprobs import TokenLogprob
 from slipstream.sampling.params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error", "deadline"]
+Drafter = Literal["ngram", "draft_model"]
 SEED_RANGE = 2**64
 
 
@@ -82,6 +83,7 @@ class Request:
     tenant: str | None = None
     fork_of: str | None = None  # id of the request whose prompt blocks this one shares
     max_draft: int | None = None  # tokens; 0: nothing is drafted for it; None: as the engine does it
+    drafter: Drafter | None = None  # the one that it wants; None: whichever the engine chooses
 
     status: RequestStatus = RequestStatus.WAITING
     finish_reason: FinishReason | None = None
@@ -186,6 +188,7 @@ def make_request(
     cache_salt: str | None = None,
     tenant: str | None = None,
     max_draft: int | None = None,
+    drafter: Drafter | None = None,
 ) -> Request:
     """Check a prompt and resolve seed, stop tokens and length against the model.
 
@@ -217,6 +220,7 @@ def make_request(
         cache_salt=cache_salt,
         tenant=tenant,
         max_draft=max_draft,
+        drafter=drafter,
     )
 
 
@@ -241,6 +245,7 @@ def make_children(parent: Request) -> list[Request]:
             tenant=parent.tenant,
             fork_of=parent.id,
             max_draft=parent.max_draft,
+            drafter=parent.drafter,
         )
         for i in range(1, parent.params.n)
     ]

@@ -13,7 +13,7 @@ from slipstream.engine.admission import (
 )
 from slipstream.engine.cost_model import LinearCostModel, StepCostModel
 from slipstream.engine.deadlines import Deadlines
-from slipstream.engine.drafts import DraftProposer, NoDrafts
+from slipstream.engine.drafts import DraftProposer, NoDrafts, give_drafts
 from slipstream.engine.forks import Forks
 from slipstream.engine.grants import Grants
 from slipstream.engine.plan import PlanRow, RowResult, StepPlan, StepResult
@@ -66,6 +66,7 @@ class Scheduler:
         self._updates: list[RequestUpdate] = []
         self._in_flight: StepPlan | None = None
         self._planned_at = 0.0
+        self._sampled: list[Request] = []  # in the last step, not drafted for yet
         self._step = self._added = self._preempted = 0
 
     # ---- requests come and go ----
@@ -143,8 +144,14 @@ class Scheduler:
 
     # ---- a step begins ----
 
+    def draft(self) -> None:
+        """Draft for what the last step advanced; `plan` does it if nobody has. Cut short, there are no drafts."""
+        sampled, self._sampled = self._sampled, []
+        give_drafts(self.proposer, [each for each in sampled if each.status is RequestStatus.RUNNING])
+
     def plan(self, now: float) -> StepPlan | None:
         """The next step, or None if nothing is left to do. `now`: seconds, never going back."""
+        self.draft()
         if self._in_flight is not None:
             raise EngineError(f"step {self._in_flight.step} was planned but neither applied nor discarded.")
         if self._deadlines:
@@ -313,7 +320,7 @@ class Scheduler:
                 self.queue.shares.charge_output(request.tenant, len(update.tokens))
             if row.samples and not request.finished:
                 sampled.append(request)
-        self._draft(sampled)
+        self._sampled = sampled
         return updates
 
     @property
@@ -360,12 +367,6 @@ class Scheduler:
             self._end(request, now)
         tokens = answer.tokens[:kept]
         return RequestUpdate(request, tokens, logprobs, request.finish_reason, complete, row.num_draft, accepted)
-
-    def _draft(self, requests: list[Request]) -> None:
-        for request, draft in zip(requests, self.proposer.propose(requests), strict=True):
-            if draft:  # the last one was taken back when its answer came
-                room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
-                request.draft = tuple(draft[:room])
 
     def _end(self, request: Request, now: float, *, keep_blocks: bool = False) -> None:
         request.status = RequestStatus.FINISHED

@@ -1,10 +1,12 @@
-"""Drafts for the scheduler: what the grammar forces, else what a proposer finds, cut to what is worth verifying."""
+"""Drafts for the scheduler: what the grammar forces, else what a proposer finds, else what a smaller model says where
+that is worth its time, cut to what is worth verifying."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slipstream.engine.draft_model import ModelDrafter
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.request import Request
 from slipstream.errors import RequestError
@@ -14,6 +16,10 @@ from slipstream.spec.proposer import NOTHING, Draft, Proposer
 
 FORCED = -1  # the evidence of what a grammar leaves no choice about; proposers' own are not negative
 FORCED_CHANCE = 0.95  # of its first token, before any has been seen
+MODEL = 100  # the evidence of what a draft model says; proposers' own are below
+MODEL_CHANCE = 0.7
+SMALL_LAG = 64  # tokens that the draft model may lag behind without a question whether feeding them is worth it
+HORIZON = 256  # output tokens, at most, that feeding a prompt to the draft model is expected to serve
 
 
 @dataclass(slots=True)
@@ -30,11 +36,19 @@ class SpeculativeDrafts:
 
     All that is kept of a request is its own and goes with it; only the acceptance of drafts and the times of
     steps are learned across requests, and they decide about lengths, never about tokens. `grammars`: those of the
-    sampler; None: what a grammar forces is not drafted.
+    sampler; None: what a grammar forces is not drafted. proposer: a lookup, asked first; model: asked for the
+    requests for which that finds nothing. Either may be missing.
     """
 
-    def __init__(self, proposer: Proposer, controller: Controller, grammars: GrammarStates | None = None) -> None:
+    def __init__(
+        self,
+        proposer: Proposer | None,
+        controller: Controller,
+        grammars: GrammarStates | None = None,
+        model: ModelDrafter | None = None,
+    ) -> None:
         self._proposer = proposer
+        self._model = model
         self._controller = controller
         self._grammars = grammars
         self._sequences: dict[str, _Sequence] = {}
@@ -42,6 +56,11 @@ class SpeculativeDrafts:
     @property
     def max_tokens(self) -> int:
         return self._controller.options.num_tokens
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        found = () if self._proposer is None else (self._proposer.name,)
+        return found if self._model is None else (*found, self._model.name)
 
     def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
         drafts = self._found(requests)
@@ -68,14 +87,16 @@ class SpeculativeDrafts:
 
     def release(self, request: Request) -> None:
         if self._sequences.pop(request.id, None) is not None:
-            self._proposer.close(request.id)
+            if self._proposer is not None:
+                self._proposer.close(request.id)
+            if self._model is not None:
+                self._model.close(request.id)
             self._controller.forget(request.id)
 
     def _found(self, requests: Sequence[Request]) -> list[tuple[int, Draft]]:
         """What could be verified, by index of the request; nothing for those for which nothing was found."""
         drafts: list[tuple[int, Draft]] = []
-        wanted: list[tuple[str, int]] = []
-        places: list[int] = []
+        wanted: list[tuple[int, int]] = []  # index, at most so many tokens
         for index, request in enumerate(requests):
             if request.max_draft == 0:
                 continue
@@ -87,12 +108,58 @@ class SpeculativeDrafts:
                     if forced.tokens:
                         drafts.append((index, forced))
                         continue
-                wanted.append((request.id, limit))
-                places.append(index)
-        for index, draft in zip(places, self._proposer.propose(wanted), strict=True):
-            if draft.tokens:
-                drafts.append((index, draft))
+                wanted.append((index, limit))
+        if self._proposer is not None and wanted:
+            wanted = self._look_up(self._proposer, requests, wanted, drafts)
+        if self._model is not None and wanted:
+            self._ask(self._model, requests, wanted, drafts)
         return drafts
+
+    def _look_up(
+        self,
+        proposer: Proposer,
+        requests: Sequence[Request],
+        wanted: list[tuple[int, int]],
+        drafts: list[tuple[int, Draft]],
+    ) -> list[tuple[int, int]]:
+        """Adds what is found to `drafts`; the rest of `wanted`."""
+        asked = [(index, limit) for index, limit in wanted if requests[index].drafter != "draft_model"]
+        found = proposer.propose([(requests[index].id, limit) for index, limit in asked])
+        served = {index for (index, _), draft in zip(asked, found, strict=True) if draft.tokens}
+        drafts += [(index, draft) for (index, _), draft in zip(asked, found, strict=True) if draft.tokens]
+        return [each for each in wanted if each[0] not in served] if served else wanted
+
+    def _ask(
+        self,
+        model: ModelDrafter,
+        requests: Sequence[Request],
+        wanted: list[tuple[int, int]],
+        drafts: list[tuple[int, Draft]],
+    ) -> None:
+        """Adds to `drafts` what the model says where asking it is worth its time."""
+        context = sum([len(request.tokens) for request in requests]) // len(requests)
+        asked = [
+            (index, limit)
+            for index, limit in wanted
+            if requests[index].drafter != "ngram" and self._worth_feeding(model, requests[index], context)
+        ]
+        rows = [(requests[index].id, limit) for index, limit in asked]
+        others = len(requests) - len(rows)
+        lengths = self._controller.wanted(rows, MODEL, model.cost, others, context)
+        chosen = [(index, length) for (index, _), length in zip(asked, lengths, strict=True) if length]
+        if chosen:
+            said = model.propose([(requests[index], length) for index, length in chosen])
+            for (index, _), draft in zip(chosen, said, strict=True):
+                if draft.tokens:
+                    drafts.append((index, Draft(draft.tokens, MODEL)))
+
+    def _worth_feeding(self, model: ModelDrafter, request: Request, context: int) -> bool:
+        """Whether drafts can be expected to save the time for what the model lacks of the request."""
+        lag = model.lag(request)
+        if lag <= SMALL_LAG:
+            return True
+        served = min(request.max_tokens - request.num_output_tokens, HORIZON)
+        return served * self._controller.saving(request.id, MODEL, model.cost, context) > model.feeding(lag)
 
     def _limit(self, request: Request) -> int:
         room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
@@ -103,10 +170,12 @@ class SpeculativeDrafts:
         """Of new tokens, and of what came of the last draft."""
         sequence = self._sequences.get(request.id)
         if sequence is None:
-            self._proposer.open(request.id, request.tokens)
+            if self._proposer is not None:
+                self._proposer.open(request.id, request.tokens)
             sequence = self._sequences[request.id] = _Sequence(len(request.tokens))
         else:
-            self._proposer.extend(request.id, request.tokens[sequence.num_tokens :])
+            if self._proposer is not None:
+                self._proposer.extend(request.id, request.tokens[sequence.num_tokens :])
             sequence.num_tokens = len(request.tokens)
         stats = request.stats
         verified, accepted = stats.draft_tokens - sequence.drafted, stats.accepted_tokens - sequence.accepted

@@ -164,6 +164,21 @@ class Controller:
         """The most tokens that one of so many rows could draft and pay, if they were right."""
         return self.options.num_tokens if self._tables is None else self._tables.at(rows, context).could_pay
 
+    def saving(self, key: str, evidence: int, cost: DraftCost, context: int = 0) -> float:
+        """Seconds per output token that drafts of this kind are expected to save the request, were it alone; infinite
+        where steps were not measured or the policy does not count them."""
+        if self._tables is None or self._times is None:
+            return float("inf")
+        plain, chance = self._times.measured(1, 1, context), 1.0
+        acceptance = self._tracked(key).acceptance
+        best, expected = 0.0, 1.0
+        for n in range(1, self.options.num_tokens + 1):
+            chance *= acceptance.chance(evidence, n - 1)
+            expected += chance
+            seconds = self._times.measured(1, 1 + n, context) + cost(1, n)
+            best = max(best, plain - seconds / expected)
+        return best
+
     def seconds(self, rows: int, tokens: int, context: int = 0) -> float | None:
         """What a step takes now; None if steps were not measured."""
         return None if self._times is None else self._times(rows, tokens, context)

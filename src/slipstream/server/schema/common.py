@@ -46,47 +46,57 @@ class StreamOptions(RequestModel):
 class SpeculativeField(RequestModel):
     """Drafts for this request: they change its speed, never its tokens."""
 
-    mode: Literal["off", "auto", "ngram"] = "auto"
+    mode: Literal["off", "auto", "ngram", "draft_model"] = "auto"
     num_tokens: Annotated[int, Field(ge=0, le=64)] | None = None  # of the longest draft
 
     def wish(self) -> RequestSpeculation:
         return RequestSpeculation(self.mode, self.num_tokens)
 
 
-class SharedFields(RequestModel):
-    model: str | None = None
-    n: int | None = None
+class CommonFields(RequestModel):
+    """Fields that mean the same on all routes that generate, /v1/messages included."""
+
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    seed: int | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    timeout: float | None = None  # seconds from arrival to the end
+    priority: int | None = None  # lower is more important
+    cache_salt: str | None = None  # separates prefix caches
+    speculative: SpeculativeField | None = None
+    timings: bool | None = None  # add a block of timings to the answer
+
+
+class SamplingFields(CommonFields):
+    """More of them, of OpenAI's routes."""
+
+    model: str | None = None
     min_p: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+
+
+class SharedFields(SamplingFields):
+    n: int | None = None
     logit_bias: dict[str, float] | None = None
     bad_words: list[str] | None = None
     allowed_token_ids: list[TokenId] | None = None
     max_tokens: int | None = None
-    min_tokens: int | None = None
-    stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    seed: int | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    timeout: float | None = None  # seconds from arrival to the end
-    priority: int | None = None  # lower is more important
-    cache_salt: str | None = None  # separates prefix caches
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None  # these, as in vLLM: json, regex, choice, grammar or json_object
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
-    speculative: SpeculativeField | None = None
-    timings: bool | None = None  # add a block of timings to the answer
     user: str | None = None
     store: bool | None = None
     metadata: dict[str, Any] | None = None
@@ -98,6 +108,12 @@ class SharedFields(RequestModel):
     @property
     def ignored(self) -> list[str]:
         return given_fields(self, IGNORED)
+
+
+def as_shared(body: CommonFields, **others: Any) -> SharedFields:
+    """The fields that mean the same for all routes; `others`: those that have another name in the body."""
+    base = SamplingFields if isinstance(body, SamplingFields) else CommonFields
+    return SharedFields(**{name: getattr(body, name) for name in base.model_fields}, **others)
 
 
 _DIRECT = (
