@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
+import anthropic
+import httpx
+import httpx2
+import openai
 import pytest
 
 from slipstream.engine.outputs import CompletionStats, OutputDelta
@@ -14,6 +19,14 @@ from tests.server.serving import echo_app, error_of, events, post
 pytestmark = [pytest.mark.fast, pytest.mark.anyio]
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/chat/completions": CHAT,
+    "/v1/messages": {**CHAT, "model": "tiny", "max_tokens": 9},
+    "/v1/responses": {"input": "hi"},
+}
+EXTRA: dict[str, Any] = {"speculative": {"mode": "ngram", "num_tokens": 3}, "timings": True}
+LAST = "message_delta"  # of a message's stream, before its stop
 
 
 class Drafting(ScriptedEngine):
@@ -44,11 +57,10 @@ class Drafting(ScriptedEngine):
         ({"mode": "ngram", "num_tokens": 0}, RequestSpeculation("ngram", 0)),
     ],
 )
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("path", BODIES)
 async def test_the_wish_reaches_the_engine(path: str, field: object, wish: RequestSpeculation | None) -> None:
     engine = ScriptedEngine("yes")
-    body = {"prompt": "hi"} if path == "/v1/completions" else CHAT
-    response = await post({**body, "speculative": field}, path, app=echo_app(engine))
+    response = await post({**BODIES[path], "speculative": field}, path, app=echo_app(engine))
     assert response.status_code == 200
     assert [each.speculative for each in engine.requests] == [wish]
 
@@ -63,10 +75,13 @@ async def test_the_wish_reaches_the_engine(path: str, field: object, wish: Reque
         ("off", "speculative"),
     ],
 )
-async def test_what_is_no_wish_is_refused_by_name(field: object, param: str) -> None:
-    response = await post({"prompt": "hi", "speculative": field})
+@pytest.mark.parametrize("path", BODIES)
+async def test_what_is_no_wish_is_refused_by_name(path: str, field: object, param: str) -> None:
+    response = await post({**BODIES[path], "speculative": field}, path)
     assert response.status_code == 400
-    assert error_of(response)["param"] == param
+    assert response.json()["error"]["message"].startswith(f"{param}: ")
+    if path != "/v1/messages":  # Anthropic's errors name no field
+        assert error_of(response)["param"] == param
 
 
 async def test_a_stream_tells_the_characters_of_accepted_drafts() -> None:
@@ -80,7 +95,39 @@ async def test_a_stream_tells_the_characters_of_accepted_drafts() -> None:
     ]
 
 
-async def test_timings_tell_of_drafts() -> None:
-    answer = (await post({**CHAT, "timings": True}, "/v1/chat/completions", app=echo_app(Drafting()))).json()
-    timings = answer["timings"]
-    assert (timings["draft_tokens"], timings["accepted_tokens"], timings["mean_accepted_length"]) == (3, 2, 3.0)
+def drafts_of(timings: Any) -> tuple[int, int, float]:
+    return timings["draft_tokens"], timings["accepted_tokens"], timings["mean_accepted_length"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_timings_tell_of_drafts(path: str) -> None:
+    app = echo_app(Drafting())
+    assert drafts_of((await post({**BODIES[path], "timings": True}, path, app=app)).json()["timings"]) == (3, 2, 3.0)
+    assert "timings" not in (await post(BODIES[path], path, app=app)).json()
+    for asked in (True, None):
+        streamed = await post({**BODIES[path], "timings": asked, "stream": True}, path, app=app)
+        assert ("timings" in streamed.text) is (asked is True)
+
+
+async def test_the_official_client_of_messages() -> None:
+    engine = Drafting()
+    http = httpx2.AsyncClient(transport=httpx2.ASGITransport(echo_app(engine)), base_url="http://tiny")
+    client = anthropic.AsyncAnthropic(base_url="http://tiny", api_key="none", http_client=http, max_retries=0)
+    asked: Any = {"model": "tiny", "max_tokens": 9, **CHAT, "extra_body": EXTRA}
+    answer = await client.messages.create(**asked)
+    assert drafts_of(answer.timings) == (3, 2, 3.0)  # type: ignore[attr-defined]
+    [last] = [event async for event in await client.messages.create(**asked, stream=True) if event.type == LAST]
+    assert drafts_of(last.timings) == (3, 2, 3.0)  # type: ignore[union-attr]
+    assert [each.speculative for each in engine.requests] == [RequestSpeculation("ngram", 3)] * 2
+
+
+async def test_the_official_client_of_responses() -> None:
+    engine = Drafting()
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(echo_app(engine)))
+    client = openai.AsyncOpenAI(base_url="http://tiny/v1", api_key="none", http_client=http, max_retries=0)
+    answer = await client.responses.create(model="tiny", input="hi", extra_body=EXTRA)
+    assert drafts_of(answer.timings) == (3, 2, 3.0)  # type: ignore[attr-defined]
+    stream = await client.responses.create(model="tiny", input="hi", extra_body=EXTRA, stream=True)
+    [done] = [event async for event in stream if event.type == "response.completed"]
+    assert drafts_of(done.response.timings) == (3, 2, 3.0)  # type: ignore[attr-defined]
+    assert [each.speculative for each in engine.requests] == [RequestSpeculation("ngram", 3)] * 2

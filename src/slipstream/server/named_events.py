@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from fastapi import Request
 from starlette.responses import Response
 
-from slipstream.engine.outputs import OutputDelta
+from slipstream.engine.outputs import CompletionOutput, OutputDelta
 from slipstream.errors import EngineError, SlipstreamError
 from slipstream.server.answering import data_or_ping, new_account, open_stream
 from slipstream.server.context import ServerContext
@@ -63,6 +63,19 @@ async def _events(
         yield _encode(writer.failed(error, account))
         return
     yield _encode(writer.closing(account))
+
+
+def whole_delta(request_id: str, completion: CompletionOutput) -> OutputDelta:
+    """A completion that came in one piece, for the `whole` of a writer."""
+    return OutputDelta(
+        request_id,
+        0,
+        completion.text,
+        tuple(completion.token_ids),
+        tuple(completion.logprobs or ()),
+        finish_reason=completion.finish_reason or "stop",
+        stop_reason=completion.stop_reason,
+    )
 
 
 def _encode(events: Sequence[Event]) -> bytes:

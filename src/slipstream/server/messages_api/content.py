@@ -10,16 +10,19 @@ from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.server.errors import BadRequestError, UnsupportedError
 from slipstream.server.schema.messages import AnthropicMessage, CountTokensRequest
 from slipstream.server.structured import schema_format
+from slipstream.server.text_parts import string_field, text_of
 from slipstream.server.tools.definitions import Tool, ToolChoice, check_count, make_tool, read_choice
 
 Message = dict[str, Any]
+
+_TEXT = ("text",)
 
 
 def messages_of(body: CountTokensRequest) -> list[Message]:
     """Raises BadRequestError or UnsupportedError that names the block."""
     messages: list[Message] = []
     if body.system:
-        messages.append({"role": "system", "content": _text(body.system, "system")})
+        messages.append({"role": "system", "content": text_of(body.system, "system", _TEXT, part="block")})
     for index, message in enumerate(body.messages):
         messages += _plain(message, f"messages[{index}].content")
     return messages
@@ -79,14 +82,14 @@ def _plain(message: AnthropicMessage, where: str) -> list[Message]:
     for index, block in enumerate(message.content):
         at, kind = f"{where}[{index}]", block.get("type")
         if kind == "text":
-            texts.append(_string(block, "text", at))
+            texts.append(string_field(block, "text", at))
         elif kind == "tool_use" and message.role == "assistant":
-            function = {"name": _string(block, "name", at), "arguments": _arguments(block.get("input"), at)}
-            calls.append({"id": _string(block, "id", at), "type": "function", "function": function})
+            function = {"name": string_field(block, "name", at), "arguments": _arguments(block.get("input"), at)}
+            calls.append({"id": string_field(block, "id", at), "type": "function", "function": function})
         elif kind == "tool_result" and message.role == "user":
-            content = _text(block.get("content") or "", f"{at}.content")
+            content = text_of(block.get("content") or "", f"{at}.content", _TEXT, part="block")
             text = f"Error: {content}" if block.get("is_error") is True else content
-            results.append({"role": "tool", "tool_call_id": _string(block, "tool_use_id", at), "content": text})
+            results.append({"role": "tool", "tool_call_id": string_field(block, "tool_use_id", at), "content": text})
         elif kind not in ("thinking", "redacted_thinking"):  # templates drop the reasoning of earlier turns
             raise UnsupportedError(f"blocks of type {kind!r:.80} are not supported here.", where=at)
     said: list[Message] = []
@@ -99,24 +102,3 @@ def _arguments(value: object, where: str) -> str:
     if not isinstance(value, Mapping):
         raise BadRequestError("must be an object.", param=f"{where}.input")
     return json.dumps(value, ensure_ascii=False)
-
-
-def _text(content: object, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise BadRequestError("must be a string or a list of text blocks.", param=where)
-    texts = []
-    for index, block in enumerate(content):
-        at = f"{where}[{index}]"
-        if not isinstance(block, Mapping) or block.get("type") != "text":
-            raise UnsupportedError("only blocks of type text are supported here.", where=at)
-        texts.append(_string(block, "text", at))
-    return "\n".join(texts)
-
-
-def _string(block: Mapping[str, Any], name: str, where: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        raise BadRequestError("must be a string.", param=f"{where}.{name}")
-    return value

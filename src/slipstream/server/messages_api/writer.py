@@ -16,7 +16,12 @@ _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool
 
 
 class MessageWriter:
-    def __init__(self, message_id: str, model: str, prompt_tokens: int, parser: OutputParser) -> None:
+    """`timings`: whether the end tells times, in a field that Anthropic's API does not have."""
+
+    def __init__(
+        self, message_id: str, model: str, prompt_tokens: int, parser: OutputParser, *, timings: bool = False
+    ) -> None:
+        self._timings = timings
         self._parser = parser
         self._blocks: list[dict[str, Any]] = []
         self._arguments = ""  # of the call under way, JSON
@@ -45,7 +50,7 @@ class MessageWriter:
     def closing(self, account: Account) -> list[Event]:
         end = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence}
         return [
-            {"type": "message_delta", "delta": end, "usage": _usage(account)},
+            {"type": "message_delta", "delta": end, "usage": _usage(account), **self._timings_of(account)},
             {"type": "message_stop"},
         ]
 
@@ -56,7 +61,16 @@ class MessageWriter:
         """The message of a completion that came in one piece."""
         self.delta(delta)
         end = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence}
-        return {**self._head, "content": self._blocks, **end, "usage": _usage(account)}
+        return {
+            **self._head,
+            "content": self._blocks,
+            **end,
+            "usage": _usage(account),
+            **self._timings_of(account),
+        }
+
+    def _timings_of(self, account: Account) -> dict[str, Any]:
+        return {"timings": account.timings()} if self._timings else {}
 
     def _message(self, delta: MessageDelta) -> list[Event]:
         events: list[Event] = []

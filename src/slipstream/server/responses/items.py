@@ -8,6 +8,7 @@ from typing import Any
 from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.server.errors import BadRequestError, UnsupportedError
 from slipstream.server.structured import schema_format
+from slipstream.server.text_parts import string_field, text_of
 from slipstream.server.tools.definitions import Tool, check_count, make_tool
 
 Message = dict[str, Any]
@@ -35,34 +36,18 @@ def _add(messages: list[Message], item: Mapping[str, Any], where: str) -> None:
         role = _ROLES.get(str(item.get("role")))
         if role is None:
             raise BadRequestError(f"must be one of {', '.join(_ROLES)}.", param=f"{where}.role")
-        messages.append({"role": role, "content": text_of(item.get("content"), f"{where}.content")})
+        messages.append({"role": role, "content": text_of(item.get("content"), f"{where}.content", _TEXT_PARTS)})
     elif kind == "function_call":
-        function = {"name": _string(item, "name", where), "arguments": _string(item, "arguments", where)}
-        call = {"id": _string(item, "call_id", where), "type": "function", "function": function}
+        function = {"name": string_field(item, "name", where), "arguments": string_field(item, "arguments", where)}
+        call = {"id": string_field(item, "call_id", where), "type": "function", "function": function}
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant", "content": ""})
         messages[-1].setdefault("tool_calls", []).append(call)
     elif kind == "function_call_output":
-        output = text_of(item.get("output"), f"{where}.output")
-        messages.append({"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": output})
+        output = text_of(item.get("output"), f"{where}.output", _TEXT_PARTS)
+        messages.append({"role": "tool", "tool_call_id": string_field(item, "call_id", where), "content": output})
     elif kind != "reasoning":
         raise UnsupportedError(f"items of type {kind!r:.80} are not supported.", where=where)
-
-
-def text_of(content: object, where: str) -> str:
-    """A string, or the text of a list of text parts."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise BadRequestError("must be a string or a list of text parts.", param=where)
-    texts = []
-    for index, part in enumerate(content):
-        at = f"{where}[{index}]"
-        if not isinstance(part, Mapping) or part.get("type") not in _TEXT_PARTS:
-            kind = part.get("type") if isinstance(part, Mapping) else part
-            raise UnsupportedError(f"parts of type {kind!r:.80} are not supported.", where=at, fix="Only text is.")
-        texts.append(_string(part, "text", at))
-    return "\n".join(texts)
 
 
 def tools_of(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
@@ -103,10 +88,3 @@ def grammar_of_text(text: Mapping[str, Any] | None) -> GrammarSpec | None:
     if kind == "json_schema":
         return schema_format(form, "text.format")
     raise BadRequestError("must be text, json_object or json_schema.", param="text.format.type")
-
-
-def _string(item: Mapping[str, Any], name: str, where: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str):
-        raise BadRequestError("must be a string.", param=f"{where}.{name}")
-    return value

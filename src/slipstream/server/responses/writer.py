@@ -22,7 +22,7 @@ def new_id(kind: str) -> str:
 
 class ResponseWriter:
     """`base`: the response's fields that are known from the start. `on_end` gets the finished response and is not
-    called for one that failed.
+    called for one that failed. `timings`: whether the end tells times, in a field that OpenAI's API does not have.
 
     Items are completed in order: a text, then calls, or whatever the parser finds.
     """
@@ -33,7 +33,10 @@ class ResponseWriter:
         parser: OutputParser,
         tokenizer: Tokenizer,
         on_end: Callable[[Mapping[str, Any]], None],
+        *,
+        timings: bool = False,
     ) -> None:
+        self._timings = timings
         self._base = base
         self._parser = parser
         self._tokenizer = tokenizer
@@ -97,6 +100,7 @@ class ResponseWriter:
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": account.prompt_tokens + account.completion_tokens,
             },
+            **({"timings": account.timings()} if self._timings else {}),
         }
 
     def _message(self, delta: MessageDelta, logprobs: list[dict[str, Any]]) -> list[Event]:

@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from slipstream.engine.outputs import OutputDelta
 from slipstream.sampling.params import SamplingParams
 from slipstream.server.answering import json_response, whole_outputs
 from slipstream.server.chat_plan import ChatPlan, plan_messages
@@ -16,11 +15,11 @@ from slipstream.server.errors import UnsupportedError
 from slipstream.server.messages_api.content import choice_of, grammar_of, messages_of
 from slipstream.server.messages_api.errors import AnthropicRoute
 from slipstream.server.messages_api.writer import MessageWriter
-from slipstream.server.named_events import answer_named_events
+from slipstream.server.named_events import answer_named_events, whole_delta
 from slipstream.server.responses.writer import new_id
 from slipstream.server.routes.bodies import body_of, documented
 from slipstream.server.routes.jobs import make_job
-from slipstream.server.schema.common import SharedFields, sampling_params
+from slipstream.server.schema.common import sampling_params
 from slipstream.server.schema.messages import CountTokensRequest, MessagesRequest
 
 router = APIRouter(route_class=AnthropicRoute)
@@ -32,35 +31,16 @@ async def create_message(
 ) -> Response:
     """Answer a conversation, in the form of Anthropic's API."""
     name = context.model.require(body.model)
-    shared = SharedFields(
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=body.top_k,
-        stop=body.stop_sequences,
-        seed=body.seed,
-        ignore_eos=body.ignore_eos,
-        timeout=body.timeout,
-        priority=body.priority,
-        cache_salt=body.cache_salt,
-    )
+    shared = body.shared()
     params = sampling_params(shared, context.options, max_tokens=body.max_tokens, logprobs=None)
     plan = await _plan(body, context, params)
     job = make_job(request, context, shared, (plan.prompt,), plan.params)
-    writer = MessageWriter(new_id("msg"), name, len(plan.prompt.token_ids), plan.parser())
+    writer = MessageWriter(new_id("msg"), name, len(plan.prompt.token_ids), plan.parser(), timings=bool(body.timings))
     headers = {"X-Slipstream-Ignored": ", ".join(body.ignored)} if body.ignored else {}
     if body.stream:
         return await answer_named_events(request, context, job, writer, headers)
     [output], account = await whole_outputs(request, context, job)
-    [completion] = output.outputs
-    delta = OutputDelta(
-        job.id,
-        0,
-        completion.text,
-        tuple(completion.token_ids),
-        finish_reason=completion.finish_reason or "stop",
-        stop_reason=completion.stop_reason,
-    )
-    return json_response(writer.whole(delta, account), headers)
+    return json_response(writer.whole(whole_delta(job.id, output.outputs[0]), account), headers)
 
 
 @router.post("/v1/messages/count_tokens", openapi_extra=documented(CountTokensRequest))

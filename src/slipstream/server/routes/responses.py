@@ -8,13 +8,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from slipstream.engine.outputs import CompletionOutput, OutputDelta
 from slipstream.sampling.params import SamplingParams
 from slipstream.server.answering import json_response, whole_outputs
 from slipstream.server.chat_plan import plan_messages
 from slipstream.server.context import Context, ServerContext
 from slipstream.server.errors import BadRequestError, MissingError, UnsupportedError
-from slipstream.server.named_events import answer_named_events
+from slipstream.server.named_events import answer_named_events, whole_delta
 from slipstream.server.responses.items import choice_of, grammar_of_text, messages_of, tools_of
 from slipstream.server.responses.store import ResponseStore, Stored
 from slipstream.server.responses.writer import ResponseWriter, new_id
@@ -95,12 +94,12 @@ async def _create(request: Request, context: ServerContext, body: ResponsesReque
             store.put(tenant, response, _input_items(body), [*messages, *messages_of(response["output"])])
 
     base = _base(body, name, int(context.wall()), plan.params)
-    writer = ResponseWriter(base, plan.parser(), context.model.tokenizer, keep)
+    writer = ResponseWriter(base, plan.parser(), context.model.tokenizer, keep, timings=bool(body.timings))
     headers = {"X-Slipstream-Ignored": ", ".join(body.ignored)} if body.ignored else {}
     if body.stream:
         return await answer_named_events(request, context, job, writer, headers)
     [output], account = await whole_outputs(request, context, job)
-    return json_response(writer.whole(_as_delta(job.id, output.outputs[0]), account), headers)
+    return json_response(writer.whole(whole_delta(job.id, output.outputs[0]), account), headers)
 
 
 def _stored(store: ResponseStore, request: Request, response_id: str) -> Stored:
@@ -179,15 +178,3 @@ def _input_items(body: ResponsesRequest) -> list[dict[str, Any]]:
         content = [{"type": "input_text", "text": body.input}]
         return [{"type": "message", "id": new_id("msg"), "role": "user", "content": content, "status": "completed"}]
     return [{"type": "message", **item, "id": item.get("id") or new_id("item")} for item in body.input]
-
-
-def _as_delta(request_id: str, output: CompletionOutput) -> OutputDelta:
-    return OutputDelta(
-        request_id,
-        0,
-        output.text,
-        tuple(output.token_ids),
-        tuple(output.logprobs or ()),
-        finish_reason=output.finish_reason or "stop",
-        stop_reason=output.stop_reason,
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from slipstream.server.schema.base import RequestModel, given_fields
+from slipstream.server.schema.common import CommonFields, SharedFields, as_shared
 
 IGNORED = ("metadata", "service_tier", "cache_control", "inference_geo")
 
@@ -25,23 +26,16 @@ class CountTokensRequest(RequestModel):
     cache_control: dict[str, Any] | None = None
 
 
-class MessagesRequest(CountTokensRequest):
+class MessagesRequest(CountTokensRequest, CommonFields):
     max_tokens: int
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
     stop_sequences: list[str] | None = None
-    stream: bool | None = None
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
     inference_geo: str | None = None
-    # Beyond Anthropic's:
-    seed: int | None = None
-    ignore_eos: bool | None = None
-    timeout: float | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
 
     @property
     def ignored(self) -> list[str]:
         return given_fields(self, IGNORED)
+
+    def shared(self) -> SharedFields:
+        return as_shared(self, stop=self.stop_sequences)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from slipstream.server.schema.base import RequestModel, given_fields
-from slipstream.server.schema.common import SharedFields
+from slipstream.server.schema.common import SamplingFields, SharedFields, as_shared
 
 IGNORED = (
     "user",
@@ -22,17 +22,13 @@ class ResponsesStreamOptions(RequestModel):
     include_obfuscation: bool | None = None  # accepted; events are never padded
 
 
-class ResponsesRequest(RequestModel):
+class ResponsesRequest(SamplingFields):
     input: str | list[dict[str, Any]]
-    model: str | None = None
     instructions: str | None = None  # not carried on to the responses that follow this one
     previous_response_id: str | None = None
     store: bool | None = None
-    stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
     max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     top_logprobs: int | None = None
     include: list[str] | None = None
     text: dict[str, Any] | None = None
@@ -49,33 +45,10 @@ class ResponsesRequest(RequestModel):
     prompt_cache_retention: str | None = None
     reasoning: dict[str, Any] | None = None
     max_tool_calls: int | None = None
-    # Beyond OpenAI's, as for chat completions:
-    top_k: int | None = None
-    min_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    stop: str | list[str] | None = None
-    seed: int | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = None
-    timeout: float | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
 
     @property
     def ignored(self) -> list[str]:
         return given_fields(self, IGNORED)
 
     def shared(self) -> SharedFields:
-        """The fields that mean the same for all routes."""
-        names = SharedFields.model_fields.keys() & _SHARED
-        return SharedFields(**{name: getattr(self, name) for name in names})
-
-
-_SHARED = frozenset(
-    {
-        "model", "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty",
-        "repetition_penalty", "stop", "seed", "min_tokens", "ignore_eos", "timeout", "priority", "cache_salt", "stream",
-    }
-)  # fmt: skip
+        return as_shared(self)
