@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 
 from slipstream import LLM, SamplingParams
-from slipstream.engine.make_drafts import _summary, _useless
+from slipstream.engine.draft_model import DraftPool, ModelDrafter
+from slipstream.engine.make_drafts import _summary, _useless, _useless_model, break_even
 from slipstream.errors import ConfigError
 from slipstream.spec.step_times import StepTimes
 
 pytestmark = pytest.mark.fast
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1)
+POOL = DraftPool(num_blocks=8, block_size=4, max_model_len=32, max_step_tokens=16)
 SMALL = {"backend": "reference", "num_threads": 1, "num_blocks": 32, "max_num_seqs": 2}
 
 
@@ -84,3 +86,20 @@ def test_a_summary_names_the_ends_of_each_line() -> None:
     assert _summary(measured) == short
     longer = {(1, 1, 1024): 0.03, (1, 3, 1024): 0.05, (2, 2, 1024): 0.06, (2, 6, 1024): 0.07}
     assert _summary(measured | longer) == short.replace("; ", "; 1 x 1 token behind 1024 30.0 ms, 1 x 3 50.0 ms; ")
+
+
+def test_break_even_of_a_draft_model() -> None:
+    flat = StepTimes({(1, n, 0): 1.0 for n in range(1, 6)})
+    # One token that costs a quarter of a step must bring a quarter of a token; more of them are no better then.
+    assert break_even(flat, lambda rows, n: 0.25 * n, 4) == pytest.approx(0.25, abs=1e-4)
+    assert break_even(flat, lambda rows, n: 1.5 * n, 4) == 1.0
+    # Where the first token alone does not pay, three together may: 1 + a + a^2 + a^3 = 2.5.
+    assert break_even(flat, lambda rows, n: 1.2 if n < 3 else 1.5, 3) == pytest.approx(0.6914, abs=1e-3)
+
+
+def test_a_draft_model_that_can_never_pay_is_warned_of() -> None:
+    flat = StepTimes({(1, n, 0): 0.01 for n in range(1, 6)})
+    slow, quick = (StepTimes({(1, 1, 0): seconds, (1, 2, 0): seconds}) for seconds in (0.02, 0.001))
+    [warning] = _useless_model(flat, ModelDrafter(None, POOL, 9, slow), 3, 0.02)  # type: ignore[arg-type]
+    assert warning.startswith("the draft model will not pay here: ")
+    assert _useless_model(flat, ModelDrafter(None, POOL, 9, quick), 3, 0.02) == ()  # type: ignore[arg-type]

@@ -46,3 +46,25 @@ def test_a_copy_is_the_same_with_drafts(name: str, request: pytest.FixtureReques
     assert calm is not None
     assert calm.num_accepted_tokens >= 10
     assert stats.num_accepted_tokens == sum(stats.accepted_per_position)
+
+
+def test_a_model_drafts_for_itself_and_is_always_right(smollm2_path: Path, tmp_path: Path) -> None:
+    """Its weights are mapped twice and its KV is kept in two pools; greedy and seeded draws agree in every token."""
+    answers = {}
+    for mode in ("off", "draft_model"):
+        with LLM(
+            str(smollm2_path),
+            cache_dir=tmp_path,
+            num_threads=1,
+            num_blocks=64,
+            max_num_seqs=2,
+            speculative=mode,
+            draft_model=None if mode == "off" else str(smollm2_path),
+            speculative_policy="cost" if mode == "off" else "fixed",
+        ) as llm:
+            answers[mode] = llm.generate([COPY, COPY], [CALM, LIVELY])
+            stats = llm.stats()
+    for ours, expected in zip(answers["draft_model"], answers["off"], strict=True):
+        assert ours.outputs[0].token_ids == expected.outputs[0].token_ids
+        assert ours.outputs[0].logprobs == expected.outputs[0].logprobs
+    assert stats.num_accepted_tokens == stats.num_draft_tokens > 80

@@ -18,6 +18,7 @@ from slipstream.engine.step_profile import ProfileSize, StepSeconds, load_or_mea
 from slipstream.sampling.grammar.states import GrammarStates
 from slipstream.spec.controller import Controller, ControlOptions
 from slipstream.spec.ngram import NgramOptions, NgramProposer
+from slipstream.spec.step_tables import DraftCost
 from slipstream.spec.step_times import StepTimes
 from slipstream.version import installed_version
 
@@ -73,8 +74,11 @@ def make_drafts(
             draft_times = StepTimes(measured)
             decisions = (*decisions, Decision("draft_step_times", None, source, _summary(measured)))
     model = None if draft is None else draft.drafter(draft_times)
-    if model is not None and times is not None and not warnings:
-        warnings = _useless_model(times, model, control.num_tokens, control.margin)
+    if model is not None and times is not None:
+        warnings = warnings or _useless_model(times, model, control.num_tokens, control.margin)
+        least = break_even(times, model.cost, control.num_tokens)
+        why = "the chance per drafted token from which on it pays for one request alone; 1: never"
+        decisions = (*decisions, Decision("draft_break_even", None, round(least, 2), why))
     proposer = None
     if options.speculative != "draft_model":
         proposer = NgramProposer(NgramOptions(options.prompt_lookup_min, options.prompt_lookup_max))
@@ -126,6 +130,22 @@ def _useless(times: StepTimes, num_tokens: int, margin: float) -> tuple[str, ...
         f"speculation is on but will not pay here: a step that verifies {best} drafted "
         f"token{'s' if best > 1 else ''} takes {times(1, 1 + best) / times(1, 1):.2f} times as long as one without.",
     )
+
+
+def break_even(times: StepTimes, cost: DraftCost, num_tokens: int) -> float:
+    """The chance per token, 0 to 1, at which drafts of the best length bring one request as many tokens per second as
+    it has without; 1 if none do. The chances of all positions are taken for equal."""
+    steps = [(times(1, 1 + n) + cost(1, n)) / times(1, 1) for n in range(1, num_tokens + 1)]
+    low, high = 0.0, 1.0
+    for _ in range(20):
+        chance = (low + high) / 2
+        expected, power, gain = 1.0, 1.0, 0.0
+        for step in steps:
+            power *= chance
+            expected += power
+            gain = max(gain, expected / step)
+        low, high = (low, chance) if gain >= 1.0 else (chance, high)
+    return high
 
 
 def _useless_model(times: StepTimes, model: ModelDrafter, num_tokens: int, margin: float) -> tuple[str, ...]:
