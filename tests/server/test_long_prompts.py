@@ -117,7 +117,7 @@ async def test_marks_that_break_up_control_tokens_do_not_count() -> None:
 
 async def test_a_tokenizer_without_a_bound_cuts_first() -> None:
     kind = model()
-    kind.tokenizer.__dict__["characters_per_token"] = None
+    kind.tokenizer.__dict__["text_bound"] = None
     response = await ask({"prompt": "a" * (MOST + 1)}, "/v1/completions", kind)
     assert f"the prompt has {MOST + 1} tokens" in error_of(response)["message"]
 

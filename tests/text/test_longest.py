@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers
 
-from slipstream.text.longest import characters_per_token
+from slipstream.text.longest import TextBound, text_bound
+from slipstream.text.pieces import BYTE_ALPHABET
 
 pytestmark = pytest.mark.fast
 
@@ -42,18 +43,18 @@ def sentencepiece(*, num_bytes: int = 256, byte_fallback: bool = True) -> tokeni
 
 
 def test_the_longest_piece() -> None:
-    assert characters_per_token(byte_level()) == 5
-    assert characters_per_token(sentencepiece()) == len("<middling>")
+    assert text_bound(byte_level()) == TextBound(5)
+    assert text_bound(sentencepiece()) == TextBound(len("<middling>"))
 
 
 def test_added_tokens_count() -> None:
     backend = byte_level()
     backend.add_special_tokens(["<|im_start|>"])
-    assert characters_per_token(backend) == len("<|im_start|>")
+    assert text_bound(backend) == TextBound(len("<|im_start|>"))
 
 
 def test_composition_joins_four_at_most() -> None:
-    assert characters_per_token(byte_level(normalizer=normalizers.NFC())) == 4 * 5
+    assert text_bound(byte_level(normalizer=normalizers.NFC())) == TextBound(4 * 5)
 
 
 @pytest.mark.parametrize(
@@ -77,13 +78,31 @@ def test_composition_joins_four_at_most() -> None:
     ],
 )
 def test_where_a_token_may_stand_for_any_number(backend: tokenizers.Tokenizer) -> None:
-    assert characters_per_token(backend) is None
+    assert text_bound(backend) is None
+
+
+def lacking(*missing: int) -> tokenizers.Tokenizer:
+    vocab = [piece for byte, piece in enumerate(BYTE_ALPHABET) if byte not in missing]
+    backend = tokenizers.Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(vocab)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return backend
+
+
+def test_control_characters_without_a_piece_do_not_count() -> None:
+    backend = lacking(0x04, 0x1D, 0xC0, 0xF1)
+    bound = text_bound(backend)
+    assert bound == TextBound(1, "\x04\x1d")
+    text = "a\x04" * 3 + "\x1d"
+    assert backend.encode(text).tokens == ["a"] * 3
+    assert bound.counted(text) == 3
+    assert len(backend.encode("\U00040000").ids) == 3 >= bound.counted("\U00040000")
+    assert text_bound(lacking(0x80)) is None
 
 
 def test_a_token_that_takes_the_white_space_beside_it() -> None:
     backend = byte_level()
     backend.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True)])
-    assert characters_per_token(backend) is None
+    assert text_bound(backend) is None
 
 
 @settings(max_examples=100, deadline=None)
@@ -95,6 +114,7 @@ def test_no_text_has_fewer_tokens(text: str, kind: str) -> None:
     backend = sentencepiece() if kind == "sentencepiece" else byte_level()
     if kind == "nfc":
         backend.normalizer = normalizers.NFC()
-    longest = characters_per_token(backend)
-    assert longest is not None
-    assert len(backend.encode(text, add_special_tokens=False).ids) * longest >= len(text)
+    bound = text_bound(backend)
+    assert bound is not None
+    tokens = backend.encode(text, add_special_tokens=False).ids
+    assert len(tokens) * bound.longest >= bound.counted(text)

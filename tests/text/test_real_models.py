@@ -96,6 +96,9 @@ def test_smollm2_tokens(smollm2_path: Path) -> None:
     assert (ours.bos_token, ours.eos_token) == ("<|im_start|>", "<|im_end|>")
     assert [ours.id_to_token(token_id) for token_id in ours.eos_token_ids] == ["<|im_end|>", "<|endoftext|>"]
     assert not ours.adds_bos
+    bound = ours.text_bound
+    assert bound is not None
+    assert (bound.longest, len(bound.unread)) == (max(len(ours.token_bytes(each)) for each in range(49152)), 6)
 
 
 def test_smollm2_conversation(smollm2_path: Path) -> None:

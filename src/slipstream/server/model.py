@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -39,14 +40,14 @@ class ServedModel:
             f"the model {name!r:.200} is not served here.", where="model", fix=f"Served: {', '.join(self.names)}."
         )
 
-    def check_size(self, characters: int, *, where: str) -> None:
-        """Raises TextTooLongError for a text that the context cannot hold whatever its tokens are. The first long text
-        makes the tokenizer look at its whole vocabulary, so call this beside the event loop."""
-        if characters <= self.max_model_len:
+    def check_size(self, texts: Sequence[str], *, where: str) -> None:
+        """Raises TextTooLongError for texts that the context cannot hold together whatever their tokens are. The first
+        long text makes the tokenizer look at its whole vocabulary, so call this beside the event loop."""
+        if sum(map(len, texts)) <= self.max_model_len or (bound := self.tokenizer.text_bound) is None:
             return
-        longest = self.tokenizer.characters_per_token
-        if longest is not None and characters > self.max_model_len * longest:
-            raise TextTooLongError(characters, self.max_model_len, longest, where=where)
+        characters = sum(map(bound.counted, texts))
+        if characters > self.max_model_len * bound.longest:
+            raise TextTooLongError(characters, self.max_model_len, bound.longest, where=where)
 
     @cached_property
     def _template(self) -> ChatTemplate | ChatTemplateError:

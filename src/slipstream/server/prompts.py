@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from slipstream.errors import ContextLengthError, InvalidParamsError
@@ -20,7 +20,7 @@ async def completion_prompt(model: ServedModel, prompt: str | Sequence[int]) -> 
     if isinstance(prompt, str):
 
         def encode() -> list[int]:
-            model.check_size(len(prompt), where="prompt")
+            model.check_size([prompt], where="prompt")
             return model.tokenizer.encode(prompt)
 
         return _fitting(model, Prompt(tuple(await model.threads.run(len(prompt), encode)), prompt))
@@ -73,12 +73,12 @@ async def render_chat(
         if name in ("messages", "tools", "add_generation_prompt"):
             raise InvalidParamsError(f"must not contain {name!r}.", where="chat_template_kwargs")
 
-    def check_size(characters: int) -> None:
+    def check(*texts: str) -> None:
         if must_fit:
-            model.check_size(characters, where="messages")
+            model.check_size(texts, where="messages")
 
     def encode() -> list[int]:
-        check_size(_characters(messages) + _characters(tools))
+        check(*_strings(messages), *_strings(tools))
         return encode_messages(
             template,
             model.tokenizer,
@@ -86,7 +86,7 @@ async def render_chat(
             tools=tools,
             add_generation_prompt=add_generation_prompt,
             extra=extra,
-            check_size=check_size,
+            check=check,
         )
 
     return await model.threads.run(_size(messages) + _size(tools), encode)
@@ -98,13 +98,13 @@ def _fitting(model: ServedModel, prompt: Prompt) -> Prompt:
     return prompt
 
 
-def _characters(value: object) -> int:
-    """Of all strings, names of fields left out."""
+def _strings(value: object) -> Iterator[str]:
+    """All but the names of fields."""
     if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(map(_characters, value.values()))
-    return sum(map(_characters, value)) if isinstance(value, Sequence) else 0
+        yield value
+    elif isinstance(value, Mapping | Sequence):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(item)
 
 
 def _size(value: object) -> int:

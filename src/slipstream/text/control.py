@@ -33,12 +33,12 @@ def encode_messages(
     tools: Sequence[Mapping[str, Any]] | None = None,
     add_generation_prompt: bool = True,
     extra: Mapping[str, Any] | None = None,
-    check_size: Callable[[int], None] = lambda characters: None,
+    check: Callable[[str], None] = lambda text: None,
 ) -> list[int]:
     """Token ids of the rendered conversation, with one BOS where the tokenizer has one.
 
-    `check_size` is given the number of characters that were rendered, before they are cut into tokens. Raises what it
-    raises, InvalidParamsError for messages that are none, and ChatTemplateError where the template refuses them.
+    `check` is given the rendered text before it is cut into tokens. Raises what it raises, InvalidParamsError for
+    messages that are none, and ChatTemplateError where the template refuses them.
     """
     parts: Any = plain_data([list(messages), None if tools is None else list(tools), dict(extra or {})], "messages")
     spelled = _spellings(tokenizer)
@@ -51,10 +51,10 @@ def encode_messages(
         checked_messages, tools=checked_tools, add_generation_prompt=add_generation_prompt, **names
     )
     if mark is None:
-        check_size(len(rendered))
+        check(rendered)
         return tokenizer.encode_chat(rendered)
     marked = rendered.replace(f"\\u{ord(mark):04x}", mark)  # where a template writes JSON in ASCII
-    check_size(len(marked) - marked.count(mark))
+    check(marked.replace(mark, ""))
     return tokenizer.encode_chat(marked, mark=mark)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tokenizers
@@ -17,22 +18,36 @@ _COMPOSED = 4
 _KEEPING_PRE_TOKENIZERS = frozenset({"ByteLevel", "Digits", "Metaspace", "Split"})
 
 
-def characters_per_token(backend: tokenizers.Tokenizer) -> int | None:
-    """Characters of text that no token exceeds; None where a token may stand for any number of them.
+@dataclass(frozen=True, slots=True)
+class TextBound:
+    """`longest`: characters of text that no token exceeds. `unread`: characters that the vocabulary does not have and
+    that are left out of a text, however many there are; they do not count."""
+
+    longest: int
+    unread: str = ""
+
+    def counted(self, text: str) -> int:
+        """Characters that count."""
+        return len(text) - sum(map(text.count, self.unread))
+
+
+def text_bound(backend: tokenizers.Tokenizer) -> TextBound | None:
+    """None where a token may stand for any number of characters.
 
     That is so where unknown characters in a row become one token, where white space beside a token belongs to it, and
     where the normalizer or the pre-tokenizer drops characters or does what is not known here. A byte-level piece has
     one character for each byte, so its length bounds its characters too.
     """
     joined = _joined_by(backend.normalizer)
-    if joined is None or not _keeps_text(backend.pre_tokenizer) or not _knows_every_character(backend):
+    unread = _unread(backend)
+    if joined is None or unread is None or not _keeps_text(backend.pre_tokenizer):
         return None
-    if any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values()):
+    added = list(backend.get_added_tokens_decoder().values())
+    if any(token.lstrip or token.rstrip for token in added):
         return None
     size = backend.get_vocab_size(with_added_tokens=True)
-    added = backend.get_added_tokens_decoder().values()
-    pieces = (backend.id_to_token(token_id) or "" for token_id in range(size))
-    return joined * max(max(map(len, pieces), default=1), *(len(token.content) for token in added), 1)
+    longest = max(len(backend.id_to_token(token_id) or "") for token_id in range(size))
+    return TextBound(joined * max([longest, *(len(token.content) for token in added)]), unread)
 
 
 def _joined_by(normalizer: Any) -> int | None:
@@ -60,15 +75,20 @@ def _keeps_text(pre_tokenizer: Any) -> bool:
     )
 
 
-def _knows_every_character(backend: tokenizers.Tokenizer) -> bool:
-    """Whether each byte has a piece of its own, so that nothing is unknown or left out."""
+def _unread(backend: tokenizers.Tokenizer) -> str | None:
+    """Characters without any piece; None: not known. A byte-level vocabulary may lack control characters that its
+    training text did not have. All other characters have bytes from 0x80 to 0xBF, which it must have."""
     model = backend.model
     if not isinstance(model, models.BPE):
-        return False
+        return None
     if model.byte_fallback:
-        return all(model.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256))
-    byte_level = any(step["type"] == "ByteLevel" for step in _steps(backend.pre_tokenizer, "pretokenizers"))
-    return byte_level and all(model.token_to_id(piece) is not None for piece in BYTE_ALPHABET)
+        return "" if all(model.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256)) else None
+    if not any(step["type"] == "ByteLevel" for step in _steps(backend.pre_tokenizer, "pretokenizers")):
+        return None
+    missing = [byte for byte, piece in enumerate(BYTE_ALPHABET) if model.token_to_id(piece) is None]
+    if any(0x80 <= byte <= 0xBF for byte in missing):
+        return None
+    return "".join(chr(byte) for byte in missing if byte < 0x80)
 
 
 def _steps(component: Any, nested: str) -> Iterator[dict[str, Any]]:

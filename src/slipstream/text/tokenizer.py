@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers.models import WordLevel
 
 from slipstream.errors import InvalidParamsError, TokenizerError
-from slipstream.text.longest import characters_per_token
+from slipstream.text.longest import TextBound, text_bound
 from slipstream.text.pieces import PieceScheme
 
 TURN_END_TOKENS: tuple[str, ...] = (
@@ -140,10 +140,10 @@ class Tokenizer:
         return digest.hexdigest()
 
     @cached_property
-    def characters_per_token(self) -> int | None:
-        """Characters of text that no token exceeds, None where there is no bound. Looks at the whole vocabulary when
+    def text_bound(self) -> TextBound | None:
+        """How much text a token stands for at most, None where there is no bound. Looks at the whole vocabulary when
         first asked for."""
-        return characters_per_token(self._backend)
+        return text_bound(self._backend)
 
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of `text`.
