@@ -42,6 +42,14 @@ class Timed:
     def max_tokens(self) -> int:
         return self.inner.max_tokens
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.inner.names
+
+    @property
+    def warning(self) -> str:
+        return self.inner.warning
+
     def propose(self, requests: Sequence[Request]):  # type: ignore[no-untyped-def]
         started = perf_counter()
         result = self.inner.propose(requests)

@@ -181,7 +181,7 @@ def test_other_errors_become_engine_errors_and_unknown_ones_their_nearest_base()
 
 def test_totals_go_on_over_a_restart_and_gauges_do_not() -> None:
     names = {field.name for field in dataclasses.fields(EngineStats)}
-    kept = {"kv_blocks_total", "num_restarts", "warm_up_time"}
+    kept = {"kv_blocks_total", "num_restarts", "warm_up_time", "speculation_warning"}
     assert set(_TOTALS) | set(_GAUGES) | kept == names
     first = EngineStats(
         num_running=4, num_finished=3, kv_blocks_used=9, kv_blocks_total=10, step_time=1.5, accepted_per_position=(3,)

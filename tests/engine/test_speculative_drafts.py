@@ -13,6 +13,7 @@ from slipstream.engine.request import Request
 from slipstream.engine.speculation import SpeculativeDrafts
 from slipstream.sampling.params import SamplingParams
 from slipstream.spec.controller import Controller, ControlOptions
+from slipstream.spec.step_times import StepTimes
 
 pytestmark = pytest.mark.fast
 
@@ -110,3 +111,51 @@ def test_only_steps_without_prefill_are_timed() -> None:
     drafts.observe_step(StepPlan(2, (row(1), row(4))), 0.5)
     drafts.observe_step(StepPlan(3, (row(1), row(1, samples=False))), 0.5)
     assert controller.steps == [(2, 5, 0.25, 5)]
+
+
+def timed(seconds: float = 0.25) -> tuple[SpeculativeDrafts, Controller]:
+    """A step of one row takes one second and every further token a quarter."""
+    times = StepTimes({(1, n, 0): 1.0 + seconds * (n - 1) for n in range(1, 9)})
+    controller = Controller(ControlOptions(num_tokens=3), times)
+    return SpeculativeDrafts(Replay({}, wrong=0.0, vocabulary=7), controller), controller
+
+
+def step(tokens: int, name: str = "a") -> StepPlan:
+    sampling = RowSampling(SamplingParams(), 0, 1, ())
+    return StepPlan(1, (PlanRow(name, (1,) * tokens, 5, (0, 1), tokens - 1, tokens, True, sampling),))
+
+
+def test_time_saved_is_what_right_tokens_would_have_taken_less_what_verifying_took() -> None:
+    drafts, _ = timed()
+    each = request("a", 5, max_tokens=20)
+    drafts.propose([each])
+    drafts.observe_step(step(4), 1.75)
+    take(each, (1, 2, 3), 3, 2)
+    drafts.propose([each])
+    assert each.stats.time_saved == pytest.approx(2 * 1.0 - 0.75)
+    drafts.observe_step(step(3), 1.5)
+    take(each, (1,), 2, 0)
+    drafts.release(each)  # it ended with this step
+    assert each.stats.time_saved == pytest.approx(2.0 - 0.75 - 0.5, rel=0.01)  # the second step's times have drifted
+
+
+def test_neighbours_pay_for_drafts_too() -> None:
+    times = StepTimes({(2, n, 0): 1.0 + 0.25 * (n - 2) for n in range(2, 9)})
+    drafts = SpeculativeDrafts(Replay({}, wrong=0.0, vocabulary=7), Controller(ControlOptions(num_tokens=3), times))
+    both = [request(name, 5, max_tokens=20) for name in "ab"]
+    drafts.propose(both)
+    drafts.observe_step(StepPlan(1, (*step(3, "a").rows, *step(1, "b").rows)), 1.5)
+    take(both[0], (1, 2, 3), 2, 2)
+    take(both[1], (1,), 0, 0)
+    drafts.propose(both)
+    assert [each.stats.time_saved for each in both] == pytest.approx([2 * 1.0 - 0.5, -0.5])
+
+
+def test_without_step_times_nothing_is_said_about_time() -> None:
+    drafts, _, _ = make()
+    each = request("a", 5, max_tokens=20)
+    drafts.propose([each])
+    drafts.observe_step(step(4), 1.75)
+    take(each, (1, 2, 3), 3, 2)
+    drafts.release(each)
+    assert each.stats.time_saved is None

@@ -216,6 +216,7 @@ async def test_timings_on_request():
         "draft_tokens",
         "accepted_tokens",
         "mean_accepted_length",
+        "time_saved_ms",
     }
     *_, last = events(await post({"prompt": "abc", "stream": True, "timings": True}))
     assert last["choices"] == []

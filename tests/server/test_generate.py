@@ -160,7 +160,8 @@ def test_accounts_count_prompts_once():
 def test_timings_span_all_completions():
     account = Account(4, 2)
     drafts = {"num_drafts": 2, "num_draft_tokens": 6}
-    account.add(OutputDelta("a", 0, "x", (1,), stats=stats(num_preemptions=1, **drafts, num_accepted_tokens=3)))
+    saving = {"num_accepted_tokens": 3, "time_saved": 0.125}
+    account.add(OutputDelta("a", 0, "x", (1,), stats=stats(num_preemptions=1, **drafts, **saving)))
     account.add(OutputDelta("a", 1, "x", (1,), stats=stats(queue_time=0.2, ttft=0.5, tpot=0.15, e2e=0.9, **drafts)))
     assert account.timings() == {
         "queue_ms": 100.0,
@@ -174,5 +175,6 @@ def test_timings_span_all_completions():
         "draft_tokens": 12,
         "accepted_tokens": 3,
         "mean_accepted_length": 1.75,
+        "time_saved_ms": 125.0,
     }
     assert set(Account(1, 1).timings().values()) == {None, 0}

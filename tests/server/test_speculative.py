@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import anthropic
@@ -11,8 +12,9 @@ import httpx2
 import openai
 import pytest
 
+from slipstream.engine.echo import EchoEngine
 from slipstream.engine.outputs import CompletionStats, OutputDelta
-from slipstream.engine.protocol import GenerationRequest, RequestSpeculation
+from slipstream.engine.protocol import EngineStats, GenerationRequest, RequestSpeculation
 from tests.server.scripted import ScriptedEngine
 from tests.server.serving import echo_app, error_of, events, post
 
@@ -131,3 +133,23 @@ async def test_the_official_client_of_responses() -> None:
     [done] = [event async for event in stream if event.type == "response.completed"]
     assert drafts_of(done.response.timings) == (3, 2, 3.0)  # type: ignore[attr-defined]
     assert [each.speculative for each in engine.requests] == [RequestSpeculation("ngram", 3)] * 2
+
+
+class Useless(EchoEngine):
+    def stats(self) -> EngineStats:
+        return replace(super().stats(), speculation_warning="speculation is of no use.", time_saved=-1.5)
+
+
+async def test_speculation_that_is_of_no_use_is_told_wherever_one_looks() -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(echo_app(Useless())), base_url="http://tiny") as client:
+        health = await client.get("/health")
+        assert (health.status_code, health.json()) == (
+            200,
+            {"status": "ok", "warnings": ["speculation is of no use."]},
+        )
+        assert (await client.get("/config")).json()["warnings"][-1] == "speculation is of no use."
+        metrics = (await client.get("/metrics")).text
+    assert 'slipstream:speculation_useless{engine="0",model_name="tiny"} 1.0' in metrics
+    assert 'slipstream:speculation_saved_seconds{engine="0",model_name="tiny"} -1.5' in metrics
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(echo_app()), base_url="http://tiny") as client:
+        assert 'slipstream:speculation_useless{engine="0",model_name="tiny"} 0.0' in (await client.get("/metrics")).text

@@ -23,7 +23,8 @@ def speed_line(stats: CompletionStats, *, context: int | None = None) -> str:
     if stats.num_cached_tokens:
         parts.append(f"{stats.num_cached_tokens} cached")
     if stats.num_draft_tokens:
-        parts.append(f"{stats.num_accepted_tokens} of {stats.num_draft_tokens} drafted tokens accepted")
+        saved = "" if stats.time_saved is None else f", {max(0.0, stats.time_saved):.2f} s saved"
+        parts.append(f"{stats.num_accepted_tokens} of {stats.num_draft_tokens} drafted tokens accepted{saved}")
     if context is None:
         parts.append(f"peak memory {process_memory().peak / 2**20:.0f} MiB")
     else:
@@ -64,6 +65,7 @@ def completion_json(completion: CompletionOutput) -> dict[str, Any]:
             "draft_tokens": stats.num_draft_tokens,
             "accepted_tokens": stats.num_accepted_tokens,
             "mean_accepted_length": stats.mean_accepted_length,
+            "time_saved_s": stats.time_saved,
         }
     return result
 

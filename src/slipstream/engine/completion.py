@@ -137,6 +137,7 @@ class Completion:
                 num_drafts=stats.num_drafts,
                 num_draft_tokens=stats.draft_tokens,
                 num_accepted_tokens=stats.accepted_tokens,
+                time_saved=stats.time_saved,
             ),
             delta.num_accepted,
             delta.accepted_characters,

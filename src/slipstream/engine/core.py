@@ -36,6 +36,7 @@ class _Totals:
     drafts: int = 0
     draft_tokens: int = 0
     accepted: list[int] = field(default_factory=list)  # by position
+    time_saved: float = 0.0
 
     def count_draft(self, update: RequestUpdate) -> None:
         if update.num_draft:
@@ -256,6 +257,8 @@ class EngineCore:
             num_draft_tokens=totals.draft_tokens,
             num_accepted_tokens=sum(totals.accepted),
             accepted_per_position=tuple(totals.accepted),
+            time_saved=totals.time_saved,
+            speculation_warning=self._scheduler.proposer.warning,
         )
 
     def begin(self, *, warm_up_time: float) -> None:
@@ -387,6 +390,7 @@ class EngineCore:
     def _close(self, completion: Completion) -> None:
         self._totals.finished += 1
         self._totals.cached_tokens += completion.request.stats.cached_tokens
+        self._totals.time_saved += completion.request.stats.time_saved or 0.0
         if self._recorder is not None:
             self._recorder.ended(completion.request, completion.parent_id, completion.num_tokens)
         del self._completions[completion.request.id]

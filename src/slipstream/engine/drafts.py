@@ -20,6 +20,11 @@ class DraftProposer(Protocol):
         """Who drafts: what a request may ask for ("ngram", "draft_model")."""
         ...
 
+    @property
+    def warning(self) -> str:
+        """Why drafting is of no use, once that is known; else empty."""
+        ...
+
     def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
         """Tokens that may follow each request's known ones; an empty draft is always allowed."""
         ...
@@ -36,6 +41,7 @@ class DraftProposer(Protocol):
 class NoDrafts:
     max_tokens = 0
     names: tuple[str, ...] = ()
+    warning = ""
 
     def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
         return [()] * len(requests)

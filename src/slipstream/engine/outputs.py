@@ -23,6 +23,7 @@ class CompletionStats:
     num_drafts: int = 0  # drafts that were verified
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0  # drafted tokens that became output
+    time_saved: float | None = None  # by drafts, estimated; below 0: lost; None: unknown, or none was verified
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -91,6 +91,8 @@ class EngineStats:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0  # drafted tokens that became output
     accepted_per_position: tuple[int, ...] = ()  # of the drafts' first tokens, second tokens, ...
+    time_saved: float = 0.0  # seconds, by drafts, of all requests together, estimated; below 0: lost
+    speculation_warning: str = ""  # why speculation is of no use, once that is known
 
     @property
     def kv_usage(self) -> float:

@@ -40,6 +40,7 @@ class RequestStats:
     num_drafts: int = 0  # steps in which a draft was verified
     draft_tokens: int = 0
     accepted_tokens: int = 0  # those that became output
+    time_saved: float | None = None  # by drafts, its own and its neighbours'; None: step times are not known
 
     @property
     def queue_time(self) -> float | None:

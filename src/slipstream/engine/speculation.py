@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from slipstream.engine.draft_model import ModelDrafter
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.request import Request
+from slipstream.engine.savings import Savings
 from slipstream.errors import RequestError
 from slipstream.sampling.grammar.states import GrammarStates
 from slipstream.spec.controller import Controller
@@ -29,6 +30,7 @@ class _Sequence:
     num_tokens: int
     drafted: int = 0
     accepted: int = 0
+    saved: float = 0.0  # seconds
 
 
 class SpeculativeDrafts:
@@ -52,6 +54,13 @@ class SpeculativeDrafts:
         self._controller = controller
         self._grammars = grammars
         self._sequences: dict[str, _Sequence] = {}
+        self._savings = Savings(timed=controller.timed)
+        self._plain: float | None = None  # seconds that the last step with drafts would have taken without
+        self._drafting = 0.0  # seconds that the draft model has taken since the last step
+
+    @property
+    def warning(self) -> str:
+        return self._savings.warning
 
     @property
     def max_tokens(self) -> int:
@@ -63,39 +72,82 @@ class SpeculativeDrafts:
         return found if self._model is None else (*found, self._model.name)
 
     def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
-        drafts = self._found(requests)
+        drafts, asked = self._found(requests)
         result: list[Sequence[int]] = [()] * len(requests)
         if not drafts:
+            self._savings.asked(asked, 0, 0)
             return result
         offers = [(requests[index].id, draft) for index, draft in drafts]
         context = sum([len(request.tokens) for request in requests]) // len(requests)
         lengths = self._controller.offer(offers, len(requests) - len(drafts), context)
         for (index, draft), length in zip(drafts, lengths, strict=True):
             result[index] = draft.tokens[:length]
+        dear = self._controller.could_pay(len(requests), context) == 0
+        self._savings.asked(asked, len(drafts), len(drafts) if dear else 0)
         return result
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
-        """Steps with a prefill say nothing: their tokens cost less than those of many short rows."""
-        tokens = context = 0
+        """Of steps with a prefill the times say nothing: their tokens cost less than those of many short rows."""
+        rows = drafted = context = 0
+        decoding = True
         for row in plan.rows:
-            fed = len(row.tokens)
-            if not row.samples or fed != 1 + row.num_draft:
-                return
-            tokens += fed
-            context += row.start
-        self._controller.observe_step(len(plan.rows), tokens, seconds, context // len(plan.rows))
+            if row.samples:
+                rows += 1
+                drafted += row.num_draft
+                context += row.start
+            decoding = decoding and row.samples and len(row.tokens) == 1 + row.num_draft
+        if not rows:
+            return
+        context //= rows
+        if decoding:
+            self._controller.observe_step(rows, rows + drafted, seconds, context)
+            self._savings.seconds += rows * seconds
+        if drafted or self._drafting:
+            self._charge(plan, rows, drafted, context)
 
     def release(self, request: Request) -> None:
-        if self._sequences.pop(request.id, None) is not None:
-            if self._proposer is not None:
-                self._proposer.close(request.id)
-            if self._model is not None:
-                self._model.close(request.id)
-            self._controller.forget(request.id)
+        sequence = self._sequences.pop(request.id, None)
+        if sequence is None:
+            return
+        self._count(request, sequence)
+        if self._proposer is not None:
+            self._proposer.close(request.id)
+        if self._model is not None:
+            self._model.close(request.id)
+        self._controller.forget(request.id)
 
-    def _found(self, requests: Sequence[Request]) -> list[tuple[int, Draft]]:
-        """What could be verified, by index of the request; nothing for those for which nothing was found."""
+    def _charge(self, plan: StepPlan, rows: int, drafted: int, context: int) -> None:
+        """What drafts cost all rows of their step, had they been wrong; `_count` adds what the right ones saved."""
+        self._plain = self._controller.seconds(rows, rows, context)
+        verifying = self._controller.seconds(rows, rows + drafted, context)
+        if self._plain is not None and verifying is not None:
+            cost = verifying - self._plain + self._drafting
+            for row in plan.rows:
+                sequence = self._sequences.get(row.request_id)
+                if sequence is not None and row.samples:
+                    sequence.saved -= cost
+                    self._savings.saved -= cost
+        self._drafting = 0.0
+
+    def _count(self, request: Request, sequence: _Sequence) -> tuple[int, int]:
+        """(tokens verified, accepted) since the last call."""
+        stats = request.stats
+        verified, accepted = stats.draft_tokens - sequence.drafted, stats.accepted_tokens - sequence.accepted
+        if verified:
+            sequence.drafted, sequence.accepted = stats.draft_tokens, stats.accepted_tokens
+            self._savings.verified(verified, accepted)
+            if self._plain is not None:
+                sequence.saved += accepted * self._plain
+                self._savings.saved += accepted * self._plain
+        if self._plain is not None:
+            stats.time_saved = sequence.saved
+        return verified, accepted
+
+    def _found(self, requests: Sequence[Request]) -> tuple[list[tuple[int, Draft]], int]:
+        """(what could be verified, by index of the request, and nothing for those for which nothing was found; the
+        number of those that were looked at)."""
         drafts: list[tuple[int, Draft]] = []
+        asked = 0
         wanted: list[tuple[int, int]] = []  # index, at most so many tokens
         for index, request in enumerate(requests):
             if request.max_draft == 0:
@@ -103,6 +155,7 @@ class SpeculativeDrafts:
             self._take_notice(request)
             limit = self._limit(request)
             if limit > 0:
+                asked += 1
                 if request.params.grammar is not None:
                     forced = self._forced(request, limit)
                     if forced.tokens:
@@ -113,7 +166,7 @@ class SpeculativeDrafts:
             wanted = self._look_up(self._proposer, requests, wanted, drafts)
         if self._model is not None and wanted:
             self._ask(self._model, requests, wanted, drafts)
-        return drafts
+        return drafts, asked
 
     def _look_up(
         self,
@@ -148,6 +201,7 @@ class SpeculativeDrafts:
         lengths = self._controller.wanted(rows, MODEL, model.cost, others, context)
         chosen = [(index, length) for (index, _), length in zip(asked, lengths, strict=True) if length]
         if chosen:
+            self._drafting += model.cost(len(chosen), max(length for _, length in chosen)) * self._controller.drift
             said = model.propose([(requests[index], length) for index, length in chosen])
             for (index, _), draft in zip(chosen, said, strict=True):
                 if draft.tokens:
@@ -177,11 +231,9 @@ class SpeculativeDrafts:
             if self._proposer is not None:
                 self._proposer.extend(request.id, request.tokens[sequence.num_tokens :])
             sequence.num_tokens = len(request.tokens)
-        stats = request.stats
-        verified, accepted = stats.draft_tokens - sequence.drafted, stats.accepted_tokens - sequence.accepted
+        verified, accepted = self._count(request, sequence)
         if verified:
             self._controller.observe(request.id, verified, accepted)
-            sequence.drafted, sequence.accepted = stats.draft_tokens, stats.accepted_tokens
 
     def _forced(self, request: Request, limit: int) -> Draft:
         spec = request.params.grammar

@@ -74,6 +74,10 @@ class EngineNumbers(Protocol):
     def num_accepted_tokens(self) -> int: ...
     @property
     def accepted_per_position(self) -> Sequence[int]: ...
+    @property
+    def time_saved(self) -> float: ...
+    @property
+    def speculation_warning(self) -> str: ...
 
 
 class CompletionNumbers(Protocol):
@@ -219,6 +223,12 @@ class ServingMetrics(Collector):
             ("max_num_seqs", "Requests that may run at once, now.", float(stats.max_num_seqs)),
             ("num_queued_tokens", "Prompt tokens of the requests that wait.", float(stats.num_queued_tokens)),
             ("engine_ready", "1 while the engine takes requests.", float(self._ready())),
+            ("speculation_saved_seconds", "Time of requests that drafts saved, estimated; may fall.", stats.time_saved),
+            (
+                "speculation_useless",
+                "1 once drafts have proved to save no time.",
+                float(bool(stats.speculation_warning)),
+            ),
             ("engine_warm_up_seconds", "What warming up took before the engine was ready.", stats.warm_up_time),
         ):
             yield Reading(name, text, now, prefixes=OWN)

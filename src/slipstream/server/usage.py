@@ -47,6 +47,7 @@ class Account:
         ttft = min((each.ttft for each in stats if each.ttft is not None), default=None)
         e2e = max((each.e2e for each in stats if each.e2e is not None), default=None)
         tpots = [each.tpot for each in stats if each.tpot is not None]
+        saved = [each.time_saved for each in stats if each.time_saved is not None]
         return {
             "queue_ms": _ms(queue),
             "prefill_ms": _ms(None if ttft is None or queue is None else ttft - queue),
@@ -59,6 +60,7 @@ class Account:
             "draft_tokens": sum(each.num_draft_tokens for each in stats),
             "accepted_tokens": sum(each.num_accepted_tokens for each in stats),
             "mean_accepted_length": self._mean_accepted_length(),
+            "time_saved_ms": _ms(sum(saved) if saved else None),
         }
 
 

@@ -179,6 +179,16 @@ class Controller:
             best = max(best, plain - seconds / expected)
         return best
 
+    @property
+    def timed(self) -> bool:
+        """Whether steps were measured."""
+        return self._times is not None
+
+    @property
+    def drift(self) -> float:
+        """How many times as long as when they were measured steps take now."""
+        return 1.0 if self._times is None else self._times.drift
+
     def seconds(self, rows: int, tokens: int, context: int = 0) -> float | None:
         """What a step takes now; None if steps were not measured."""
         return None if self._times is None else self._times(rows, tokens, context)

@@ -24,6 +24,7 @@ _TOTALS = (
     "num_draft_tokens",
     "num_accepted_tokens",
     "accepted_per_position",
+    "time_saved",
 )
 _GAUGES = ("num_running", "num_waiting", "num_queued_tokens", "kv_blocks_used", "kv_blocks_cached", "max_num_seqs")
 

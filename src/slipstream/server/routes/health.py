@@ -14,9 +14,10 @@ router = APIRouter()
 
 @router.head("/health", include_in_schema=False)
 @router.get("/health", response_class=Response)
-async def health() -> Response:
-    """200 as long as this process answers."""
-    return json_response({"status": "ok"})
+async def health(context: Context) -> Response:
+    """200 as long as this process answers; with what the engine warns of while it runs."""
+    warning = context.engine.stats().speculation_warning
+    return json_response({"status": "ok", "warnings": [warning]} if warning else {"status": "ok"})
 
 
 @router.head("/ready", include_in_schema=False)

@@ -38,6 +38,7 @@ async def features() -> dict[str, Any]:
 async def config(context: Context) -> dict[str, Any]:
     """Settings of the engine (asked for, in force, and why) and of the server; no secrets."""
     info = context.engine.info
+    later = context.engine.stats().speculation_warning
     return {
         "model": {
             "names": context.model.names,
@@ -49,7 +50,7 @@ async def config(context: Context) -> dict[str, Any]:
             "warm_up_seconds": info.warm_up_time,
         },
         "engine": [asdict(decision) for decision in info.decisions],
-        "warnings": info.warnings,
+        "warnings": [*info.warnings, *([later] if later else [])],
         "server": context.options.shown(),
     }
 
