@@ -10,6 +10,7 @@ from slipstream.engine.draft_model import DraftPool, ModelDrafter
 from slipstream.engine.make_drafts import _summary, _useless, _useless_model, break_even
 from slipstream.errors import ConfigError
 from slipstream.spec.step_times import StepTimes
+from slipstream.spec.suffix import BYTES_PER_TOKEN
 
 pytestmark = pytest.mark.fast
 
@@ -103,3 +104,9 @@ def test_a_draft_model_that_can_never_pay_is_warned_of() -> None:
     [warning] = _useless_model(flat, ModelDrafter(None, POOL, 9, slow), 3, 0.02)  # type: ignore[arg-type]
     assert warning.startswith("the draft model will not pay here: ")
     assert _useless_model(flat, ModelDrafter(None, POOL, 9, quick), 3, 0.02) == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("mode", "counted"), [("off", 0), ("ngram", BYTES_PER_TOKEN), ("auto", BYTES_PER_TOKEN)])
+def test_automata_are_part_of_the_memory_plan(tiny_folder: Path, tmp_path: Path, mode: str, counted: int) -> None:
+    with open_llm(tiny_folder, tmp_path, speculative=mode) as llm:
+        assert llm.plan.memory.bytes_per_token == counted

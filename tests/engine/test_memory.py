@@ -170,3 +170,11 @@ class TestTablesOfPositions:
     def test_a_context_that_was_asked_for_is_refused_with_them(self) -> None:
         with pytest.raises(InsufficientMemoryError, match=r"0\.51 GiB workspace"):
             plan(max_model_len=1 << 20, bytes_per_position=512, max_model_len_asked=True)
+
+
+def test_what_tokens_take_besides_their_kv_is_kept_free() -> None:
+    p = plan(bytes_per_token=128)  # a block of 16 tokens has 2048 bytes of KV
+    assert p.num_blocks == int((80 - 30) * MIB * 0.875) // (2048 + 16 * 128)
+    assert p.kv_bytes == p.num_blocks * 2048
+    assert "n-grams per token = 128 bytes" in p.formula()
+    assert "n-grams" not in plan().formula()

@@ -36,6 +36,7 @@ from slipstream.models.config import ModelConfig
 from slipstream.models.registry import find_family, read_config
 from slipstream.sampling.grammar.compiler import GrammarCompiler
 from slipstream.sampling.grammar.states import GrammarStates
+from slipstream.spec.suffix import BYTES_PER_TOKEN
 from slipstream.text.tokenizer import Tokenizer
 from slipstream.weights.checkpoint import Checkpoint
 from slipstream.weights.open import open_checkpoint
@@ -223,6 +224,7 @@ def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo
         memory_utilization_asked=options.cache.memory_utilization is not None,
         bytes_per_position=rope_bytes(config) + (0 if draft is None else draft.bytes_per_position),
         draft_spec=None if draft is None else draft.spec(effective),
+        bytes_per_token=BYTES_PER_TOKEN if "ngram" in effective.speculative else 0,
     )
     effective, decisions = _with_memory(resolved, memory)
     require_working(active_features(effective, config))

@@ -31,6 +31,7 @@ class MemoryPlan:
     max_model_len_wanted: int
     bound: Bound  # what decides num_blocks
     draft_spec: KVSpec | None = None  # of the draft model's pool, which has as many blocks; None: there is none
+    bytes_per_token: int = 0  # of host memory that a token takes besides its KV: what is looked up for drafts
     warnings: tuple[str, ...] = ()
 
     @property
@@ -74,6 +75,7 @@ class MemoryPlan:
             (
                 f"KV per token{_per_token(s)}",
                 *draft,
+                *((f"n-grams per token = {self.bytes_per_token} bytes",) if self.bytes_per_token else ()),
                 f"KV budget = ({budget} - {gib(self.weights)} weights - {gib(self.workspace)} workspace)"
                 f" x {1 - self.headroom:.3f} (head-room)",
                 f"KV cache = {self.num_blocks} blocks x {s.block_size} tokens = {self.num_tokens} tokens"
@@ -100,6 +102,7 @@ def plan_memory(
     memory_utilization_asked: bool = True,
     bytes_per_position: int = 0,
     draft_spec: KVSpec | None = None,
+    bytes_per_token: int = 0,
 ) -> MemoryPlan:
     """Divide memory. Pure: sizes in bytes go in, a plan comes out.
 
@@ -108,6 +111,7 @@ def plan_memory(
     then lowered to what fits (see `MemoryPlan.max_model_len_why`); if asked for, it fits or this raises.
     bytes_per_position: of tables with a row for each position of the context; they count as workspace.
     draft_spec: of a draft model's KV pool with as many blocks; its weights and workspace are part of the others.
+    bytes_per_token: that each token in the pool takes besides, in memory that is not allocated beforehand.
     num_blocks: the blocks asked for; None: as many as fit and can be used, but with a memory_utilization that nobody
     asked for no more than half of the total.
 
@@ -122,7 +126,7 @@ def plan_memory(
         budget = min(budget, free)
     left = budget - weights - workspace
     positions = max_model_len * bytes_per_position
-    block_bytes = _bytes_per_block(spec, draft_spec)
+    block_bytes = _bytes_per_block(spec, draft_spec) + bytes_per_token * spec.block_size
     fitting = max(0, int((left - positions) * (1.0 - headroom)) // block_bytes)
     if fitting < spec.blocks_for(max_model_len) and not max_model_len_asked and num_blocks is None:
         # One sequence takes all blocks then, and no more positions than they have.
@@ -164,6 +168,7 @@ def plan_memory(
         max_model_len_wanted=max_model_len,
         bound=bound,
         draft_spec=draft_spec,
+        bytes_per_token=bytes_per_token,
         warnings=_warnings(used * block_bytes, total),
     )
 
