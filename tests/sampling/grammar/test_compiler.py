@@ -127,19 +127,19 @@ def test_more_optional_properties_than_a_mask_has_time_for_are_refused_at_once()
 
 
 def test_masks_that_take_long_are_found_when_the_grammar_is_compiled() -> None:
-    """Three masks on the way through the shortest answer, with a clock that gives the request 30 ms for each."""
+    """With a clock that jumps by a second between them."""
     spec = GrammarSpec.regex("[ab][cd]e?")
     times = iter([0.0] * 20)
 
     def clock() -> float:
-        return next(times, 0.09)
+        return next(times, 1.0)
 
     for count in range(40):
         times = iter([0.0] * count)
         try:
             GrammarCompiler(TOKENIZER, VOCAB_SIZE, EOS, readers=shared_readers(), clock=clock).compile(spec)
         except InvalidParamsError as error:
-            assert "cannot be used: it takes 30 ms of processor time per token" in error.what  # noqa: PT017
+            assert "ms of processor time per token to follow, and 20 ms are possible" in error.what  # noqa: PT017
             return
     pytest.fail("no mask was timed")
 

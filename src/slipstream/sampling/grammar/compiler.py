@@ -12,6 +12,8 @@ from time import thread_time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from slipstream.errors import InvalidParamsError
 from slipstream.sampling.grammar.bounds import bound_schema, too_many_optional
 from slipstream.sampling.grammar.llguidance_calls import new_matcher
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 MAX_CACHED = 128  # compiled grammars kept
 MAX_COMPILE_SECONDS = 2.0  # of processor time, for the grammar, the first masks and the search for the shortest answer
 MAX_MASK_SECONDS = 0.02  # on average over the first masks
-_MASKS_TRIED = 32
+_MASKS_TRIED, _MASKS_WALKED = 32, 8
 _HARMLESS = ("json_object", "choice")  # kinds whose reading takes time in proportion to their size
 
 UNFORCED = '\n%llguidance {"no_forcing": true}\n'
@@ -168,23 +170,10 @@ class GrammarCompiler:
         )
 
     def _try(self, spec: GrammarSpec, matcher: llguidance.LLMatcher, spelled: Sequence[int] | None) -> None:
-        """Some limits are met only on the way through an answer: the shortest, or where none was found any token."""
+        """Some limits are met only on the way through an answer: the shortest, and one that takes any way."""
         started = self._clock()
-        allowed = int.from_bytes(matcher.compute_bitmask(), "little")
-        masks = 1
-        if not matcher.is_error() and not allowed and not matcher.is_accepting():
-            raise refusal(spec, "")
-        if spelled is None:
-            matcher.consume_tokens([(allowed & -allowed).bit_length() - 1] if allowed else [])
-        else:
-            for token in spelled[:_MASKS_TRIED]:
-                if not matcher.consume_token(token) or matcher.is_stopped():
-                    break
-                matcher.compute_bitmask()
-                masks += 1
-            matcher.consume_tokens(list(spelled[_MASKS_TRIED:]))
-        if matcher.is_error():
-            raise refusal(spec, matcher.get_error())
+        masks = _mask_along(matcher.deep_copy(), spec, (spelled or ())[:_MASKS_TRIED], spelled or ())
+        masks += _mask_along(matcher, spec, [None] * _MASKS_WALKED, (), self._eos_token_ids)
         seconds = (self._clock() - started) / masks
         if seconds > MAX_MASK_SECONDS:
             raise refusal(
@@ -192,6 +181,40 @@ class GrammarCompiler:
                 f"it takes {1000 * seconds:.0f} ms of processor time per token to follow, and "
                 f"{1000 * MAX_MASK_SECONDS:.0f} ms are possible; simplify it",
             )
+
+
+def _mask_along(
+    matcher: llguidance.LLMatcher,
+    spec: GrammarSpec,
+    way: Sequence[int | None],
+    whole: Sequence[int],
+    avoided: Sequence[int] = (),
+) -> int:
+    """Make the masks on the way, None being the token in the middle of those allowed and not avoided, then go to the
+    end of `whole` without. The number of masks.
+
+    Raises InvalidParamsError where nothing is allowed or a limit is met.
+    """
+    masks = 0
+    for token in (*way, None):
+        mask = matcher.compute_bitmask()
+        masks += 1
+        allowed = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little"))
+        if matcher.is_error() or (not len(allowed) and not matcher.is_accepting()):
+            raise refusal(spec, matcher.get_error())
+        if token is None:
+            allowed = allowed[~np.isin(allowed, avoided)]
+        if masks > len(way) or not len(allowed):
+            break
+        if not matcher.consume_token(int(allowed[len(allowed) // 2]) if token is None else token):
+            break
+        if matcher.is_stopped():
+            break
+    if not matcher.is_error() and not matcher.is_stopped():
+        matcher.consume_tokens(list(whole[len(way) :]))
+    if matcher.is_error():
+        raise refusal(spec, matcher.get_error())
+    return masks
 
 
 def _style(spec: GrammarSpec) -> Style:

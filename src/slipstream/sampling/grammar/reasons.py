@@ -23,7 +23,7 @@ _REWORDED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"initial lexer configuration|lexer precomputation|too many expressions|LexerTooComplex", _TOO_LARGE),
         (r"grammar .*too (?:big|large)|too many states|(?:step|lexer) .*limit", _TOO_LARGE),
         (r"row has (\d+) items; max is (\d+)", r"\1 alternatives at one place, and at most \2 are possible"),
-        (r"ParserTooComplex|too many items", "too many alternatives at one place; simplify it"),
+        (r"ParserTooComplex|[Tt]oo many items", "too many alternatives at one place; simplify it"),
         (r"regex parse error:.*\nerror: ([^\n]*)", r"the regular expression is not valid: \1"),
         (r"lookarounds not supported", "look-around and anchors within a regular expression are not supported"),
         (r"\AUnimplemented keys: \[(.*)\]", r"not supported: \1"),

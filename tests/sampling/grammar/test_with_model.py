@@ -1,4 +1,4 @@
-"""Forced texts with a vocabulary that splits characters over tokens."""
+"""With a vocabulary that splits characters over tokens, and has enough of them to meet limits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from slipstream.engine.loading import engine_options
 from slipstream.engine.model_tokenizer import load_tokenizer
+from slipstream.errors import InvalidParamsError
 from slipstream.sampling.grammar.compiler import GrammarCompiler
 from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.sampling.grammar.state import GrammarState
@@ -57,3 +58,11 @@ def test_a_forced_text_is_spelled_as_the_tokenizer_spells_it(
         state.advance([token])
     assert state.accepting
     assert foreseen >= drafted
+
+
+def test_limits_that_are_met_on_the_way_are_found_when_the_grammar_is_compiled(compiler: GrammarCompiler) -> None:
+    """The shortest answer, of no token, does not meet them: an answer failed at its second token."""
+    names = [f"r{i}" for i in range(3000)]
+    source = "\n".join([f"start: {' '.join(f'{name}?' for name in names)}", *(f'{name}: "{name}"' for name in names)])
+    with pytest.raises(InvalidParamsError, match="cannot be used: too many alternatives at one place; simplify it"):
+        compiler.compile(GrammarSpec.grammar(source))
