@@ -34,16 +34,57 @@ def test_fixed_takes_what_there_is() -> None:
 
 def test_threshold_switches_off_probes_and_switches_on_again() -> None:
     controller = Controller(ControlOptions("threshold", num_tokens=4, probe_interval=10), None)
-    lengths = run(controller, 0, 40)
-    assert lengths[:2] == [4, 0]
-    assert lengths[1:11] == [0] * 9 + [1]
-    assert set(lengths[1:]) == {0, 1}
-    assert run(controller, 4, 600)[-1] == 4
+    lengths = run(controller, 0, 108)
+    assert lengths == [4] * 8 + ([0] * 9 + [1]) * 10
+    # Of 8 probes that are right after 10 that were wrong the rate is not above 55 % yet; after 13 it is.
+    lengths = run(controller, 4, 200)
+    assert lengths[:130] == ([0] * 9 + [1]) * 13
+    assert lengths[130:] == [4] * 70
+
+
+def test_threshold_takes_the_last_fifty_proposals() -> None:
+    controller = Controller(ControlOptions("threshold", num_tokens=1, probe_interval=1000), None)
+    assert run(controller, 1, 200) == [1] * 200
+    assert run(controller, 0, 40) == [1] * 31 + [0] * 9  # 31 wrong of the last 50: 38 %
+
+
+@pytest.mark.parametrize(("right", "on"), [(3, False), (4, True)])
+def test_threshold_is_off_below_forty_percent(right: int, on: bool) -> None:
+    """Of the eighth proposal `right` tokens are, and four of each before: 39 or 40 % of 80."""
+    controller = Controller(ControlOptions("threshold"), None)
+    for accepted in (4, 4, 4, 4, 4, 4, 4, right):
+        assert controller.offer([("a", DRAFT)]) == [5]
+        controller.observe("a", 10, accepted)
+    assert controller.offer([("a", DRAFT)]) == [5 if on else 0]
+
+
+@pytest.mark.parametrize(("right", "on"), [(11, False), (12, True)])
+def test_threshold_is_on_above_fifty_five_percent(right: int, on: bool) -> None:
+    controller = Controller(ControlOptions("threshold", num_tokens=10), None)
+    for _ in range(8):
+        controller.observe("a", 1, 0)
+    assert controller.offer([("a", DRAFT)]) == [0]
+    for index in range(20):
+        controller.observe("a", 1, int(index >= 20 - right))  # the wrong ones first, so that it is on at the end or not
+    assert controller.offer([("a", DRAFT)]) == [7 if on else 0]
+
+
+def test_threshold_switches_requests_apart() -> None:
+    controller = Controller(ControlOptions("threshold", num_tokens=4), None)
+    for _ in range(8):
+        controller.observe("bad", 4, 0)
+        controller.observe("good", 4, 4)
+    assert controller.offer([("bad", DRAFT), ("good", DRAFT), ("new", DRAFT)], others=3) == [0, 4, 4]
 
 
 def test_hysteresis_between_the_thresholds() -> None:
     controller = Controller(ControlOptions("threshold", num_tokens=2), None)
     assert run(controller, 1, 100) == [2] * 100  # half accepted: above 40 %, so it stays on
+    off = Controller(ControlOptions("threshold", num_tokens=2, probe_interval=1), None)
+    run(off, 0, 8)
+    for index in range(100):
+        off.observe("a", 1, index % 2)  # half accepted: below 55 %, so it stays off
+    assert off.offer([("a", DRAFT)]) == [1]
 
 
 def test_cost_lengthens_what_pays_and_drops_what_does_not() -> None:
@@ -91,7 +132,8 @@ def test_requests_learn_from_one_another_but_apart() -> None:
 
 def test_a_closed_request_leaves_nothing_behind() -> None:
     controller = Controller(ControlOptions("threshold"), None)
-    controller.observe("a", 4, 0)
+    for _ in range(8):
+        controller.observe("a", 4, 0)
     assert controller.offer([("a", DRAFT)]) == [0]
     controller.forget("a")
     assert controller.acceptance("a") is None
@@ -178,7 +220,7 @@ def test_a_proposer_that_takes_time_is_asked_for_what_pays() -> None:
 def test_a_proposer_that_takes_time_under_the_other_policies() -> None:
     assert ask(Controller(ControlOptions("fixed", num_tokens=3), None), 9.0, False, 5) == [3] * 5
     off = ask(Controller(ControlOptions("threshold", probe_interval=10), None), 9.0, False, 41)
-    assert off == [4] + ([0] * 9 + [1]) * 4
+    assert off == [4] * 8 + ([0] * 9 + [1]) * 3 + [0] * 3
     assert Controller(ControlOptions("fixed"), None).wanted([], 0, lambda rows, tokens: 1.0) == []
 
 

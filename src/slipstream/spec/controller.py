@@ -17,16 +17,17 @@ from slipstream.spec.step_times import StepTimes
 Policy = Literal["cost", "threshold", "fixed"]
 
 EARLY_JUDGED, EARLY_INTERVAL = 16, 8
+LEAST_JUDGED = 8  # proposals of a request before the threshold policy switches
 
 
 @dataclass(frozen=True, slots=True)
 class ControlOptions:
     """`num_tokens`: the longest draft. `off_below`, `on_above`: share of accepted tokens in a request's last proposals
-    at which the threshold policy switches off and on. `margin`: gain in tokens per second that a step with drafts must
-    promise under the cost policy. `probe_interval`: of the offers that are cut short or turned down, of one kind of
-    evidence, every so many-th is verified by one token more, to learn whether that has become wrong; of tokens that
-    have not been judged `EARLY_JUDGED` times every `EARLY_INTERVAL`-th, under the cost policy. Nothing is probed
-    where even right drafts would not pay."""
+    since it was last switched (50 at most, 8 at least), at which the threshold policy switches off and on. `margin`:
+    gain in tokens per second that a step with drafts must promise under the cost policy. `probe_interval`: of the
+    offers that are cut short or turned down, of one kind of evidence, every so many-th is verified by one token more,
+    to learn whether that has become wrong; of tokens that have not been judged `EARLY_JUDGED` times every
+    `EARLY_INTERVAL`-th, under the cost policy. Nothing is probed where even right drafts would not pay."""
 
     policy: Policy = "cost"
     num_tokens: int = 5
@@ -144,8 +145,11 @@ class Controller:
             request.acceptance.observe(request.evidence, verified, accepted)
             request.window.observe(verified, accepted)
             rate = request.window.rate
-            assert rate is not None
-            request.on = rate >= self.options.off_below if request.on else rate > self.options.on_above
+            if rate is None or len(request.window) < LEAST_JUDGED:
+                return
+            on = rate >= self.options.off_below if request.on else rate > self.options.on_above
+            if on is not request.on:
+                request.on, request.window = on, AcceptanceWindow()
 
     def observe_step(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
         """A step without prefill took so long."""
