@@ -76,6 +76,7 @@ def test_defaults_with_plenty_of_memory() -> None:
         draft_model=None,
         num_speculative_tokens=5,
         speculative_policy="cost",
+        speculative_verification="gumbel",
         prompt_lookup_min=2,
         prompt_lookup_max=32,
         seed=None,

@@ -24,6 +24,7 @@ def test_the_dictionary_of_vllm_means_the_same_settings() -> None:
     assert options(speculative_config=config) == options(**expected) == SpeculationOptions(**expected)  # type: ignore[arg-type]
     assert options(speculative_config={"num_speculative_tokens": 2}).speculative == "auto"
     assert options(speculative_config={"policy": "fixed"}).speculative_policy == "fixed"
+    assert options(speculative_config={"verification": "rejection"}).speculative_verification == "rejection"
     assert options(speculative_config=None) == SpeculationOptions()
 
 

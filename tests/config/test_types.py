@@ -55,6 +55,7 @@ BAD_VALUES: list[tuple[str, str, Any]] = [
     ("speculation", "speculative", None),
     ("speculation", "draft_model", ""),
     ("speculation", "speculative_policy", "always"),
+    ("speculation", "speculative_verification", "dice"),
     ("speculation", "prompt_lookup_min", 0),
     ("speculation", "prompt_lookup_max", 0),
     ("engine", "seed", -1),

@@ -13,6 +13,7 @@ from slipstream.engine.scheduler import RequestUpdate, Scheduler
 from slipstream.engine.settings import SchedulerSettings
 from slipstream.kv.manager import KVManager
 from slipstream.sampling.params import SamplingParams
+from slipstream.spec.proposer import Draft
 
 
 def request(
@@ -109,8 +110,8 @@ class Proposer(NoDrafts):
     def __init__(self, draft: Callable[[Request], Sequence[int]]) -> None:
         self._draft = draft
 
-    def propose(self, requests: Sequence[Request]) -> list[Sequence[int]]:
-        return [self._draft(each) for each in requests]
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        return [Draft(tuple(self._draft(each))) for each in requests]
 
 
 def right(count: int) -> Callable[[Request], list[int]]:

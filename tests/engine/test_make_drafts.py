@@ -8,6 +8,7 @@ import pytest
 from slipstream import LLM, SamplingParams
 from slipstream.engine.draft_model import DraftPool, ModelDrafter
 from slipstream.engine.make_drafts import _summary, _useless, _useless_model, break_even
+from slipstream.engine.protocol import GenerationRequest
 from slipstream.errors import ConfigError
 from slipstream.spec.step_times import StepTimes
 from slipstream.spec.suffix import BYTES_PER_TOKEN
@@ -110,3 +111,16 @@ def test_a_draft_model_that_can_never_pay_is_warned_of() -> None:
 def test_automata_are_part_of_the_memory_plan(tiny_folder: Path, tmp_path: Path, mode: str, counted: int) -> None:
     with open_llm(tiny_folder, tmp_path, speculative=mode) as llm:
         assert llm.plan.memory.bytes_per_token == counted
+
+
+@pytest.mark.parametrize(("seed", "judges"), [(None, True), (5, False)])
+def test_rejection_is_for_engines_without_a_seed(
+    tiny_folder: Path, tmp_path: Path, seed: int | None, judges: bool
+) -> None:
+    config = {"method": "ngram", "policy": "fixed", "verification": "rejection"}
+    with open_llm(tiny_folder, tmp_path, speculative_config=config, seed=seed) as llm:
+        assert llm.plan.options.speculative_verification == "rejection"
+        [request] = llm._core._requests(GenerationRequest("a", (1, 2), SamplingParams()), 0.0)  # type: ignore[attr-defined]
+        assert request.judged is judges
+        [output] = llm.generate(["one two one two one"], SamplingParams(max_tokens=12, ignore_eos=True))
+        assert len(output.outputs[0].token_ids) == 12

@@ -16,6 +16,7 @@ from slipstream.engine.scheduler import RequestUpdate, Scheduler
 from slipstream.engine.settings import SchedulerSettings
 from slipstream.kv.manager import KVManager
 from slipstream.sampling.params import SamplingParams
+from slipstream.spec.proposer import Draft
 
 pytestmark = pytest.mark.fast
 
@@ -28,8 +29,8 @@ class Guesser(NoDrafts):
     def __init__(self, rng: random.Random, lengths: Sequence[int]) -> None:
         self.rng, self.lengths = rng, lengths
 
-    def propose(self, requests: Sequence[Request]) -> list[list[int]]:
-        return [self._draft(request) for request in requests]
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        return [Draft(tuple(self._draft(request))) for request in requests]
 
     def _draft(self, request: Request) -> list[int]:
         draft: list[int] = []

@@ -86,7 +86,7 @@ def test_what_came_of_a_draft_is_told_once() -> None:
 def test_no_more_is_drafted_than_there_is_room_for() -> None:
     drafts, _, controller = make(num_tokens=3)
     rooms = [request(str(n), 4, max_tokens=n) for n in (1, 2, 3, 4, 9)]
-    assert [len(draft) for draft in drafts.propose(rooms)] == [0, 1, 2, 3, 3]
+    assert [len(draft.tokens) for draft in drafts.propose(rooms)] == [0, 1, 2, 3, 3]
     assert controller.offers == [(4, 1, 4)]
 
 
@@ -94,7 +94,7 @@ def test_what_wants_no_drafts_is_not_even_listened_to() -> None:
     drafts, replay, controller = make()
     off, some = request("off", 4, max_tokens=9), request("some", 4, max_tokens=9)
     off.max_draft, some.max_draft = 0, 2
-    assert [len(draft) for draft in drafts.propose([off, some])] == [0, 2]
+    assert [len(draft.tokens) for draft in drafts.propose([off, some])] == [0, 2]
     assert set(replay.open_sequences) == {"some"}
     drafts.release(off)
     assert controller.forgotten == []

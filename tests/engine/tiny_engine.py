@@ -127,6 +127,8 @@ class TinyEngine:
         cost_model: object | None = None,
         drafts: Callable[[GrammarStates], DraftProposer] | None = None,
         eos: Sequence[int] = (),
+        seed: int | None = 0,
+        judge_drafts: bool = False,
         **settings: object,
     ) -> None:
         kernels = backend_kernels(backend)
@@ -151,7 +153,8 @@ class TinyEngine:
             vocab_size=model.config.vocab_size,
             max_model_len=MAX_MODEL_LEN,
             eos_token_ids=eos,
-            seed=0,
+            seed=seed,
+            judge_drafts=judge_drafts,
             clock=lambda: 0.0,
             grammars=grammars,
         )

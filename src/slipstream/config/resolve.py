@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from slipstream.config.decision import Decision
-from slipstream.config.speculation import SpeculationPolicy
+from slipstream.config.speculation import SpeculationPolicy, Verification
 from slipstream.config.types import EngineOptions
 from slipstream.errors import ConfigError
 from slipstream.hw.info import HardwareInfo
@@ -73,6 +73,7 @@ class EffectiveOptions:
     draft_model: str | None
     num_speculative_tokens: int
     speculative_policy: SpeculationPolicy
+    speculative_verification: Verification
     prompt_lookup_min: int
     prompt_lookup_max: int
     seed: int | None

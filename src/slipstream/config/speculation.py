@@ -12,6 +12,7 @@ from slipstream.errors import ConfigError
 
 SpeculationMode = Literal["off", "auto", "ngram", "draft_model"]
 SpeculationPolicy = Literal["cost", "threshold", "fixed"]
+Verification = Literal["gumbel", "rejection"]
 
 _MODES = ("off", "auto", "ngram", "draft_model")
 _NOT_BUILT = {
@@ -32,6 +33,7 @@ _CONFIG_NAMES = {  # of vLLM's speculative_config
     "prompt_lookup_min": "prompt_lookup_min",
     "prompt_lookup_max": "prompt_lookup_max",
     "policy": "speculative_policy",
+    "verification": "speculative_verification",
 }
 
 
@@ -43,12 +45,16 @@ class SpeculationOptions:
 
     Policies: "cost" verifies what promises more tokens per second, by measured step times and acceptance; "threshold"
     switches a request off below 40 % acceptance and on again above 55 %; "fixed" verifies every draft.
+
+    Verification: "gumbel" compares drafts with the tokens that would come without; "rejection" judges those of a draft
+    model by rejection sampling where a request has no seed and a temperature, which accepts more of them.
     """
 
     speculative: SpeculationMode = "off"
     draft_model: str | None = None  # a pulled name, a file or a folder; its tokenizer must be the model's
     num_speculative_tokens: int = 5  # the longest draft
     speculative_policy: SpeculationPolicy = "cost"
+    speculative_verification: Verification = "gumbel"
     prompt_lookup_min: int = 2  # tokens that must have occurred before
     prompt_lookup_max: int = 32  # a longer match is no better evidence
 

@@ -72,7 +72,8 @@ class EngineCore:
     Not thread-safe: one caller at a time. `tokenizer` may be None: then there is no text, and stop strings are
     refused. `clock` gives seconds and never goes back. `seed`: where requests without a seed draw theirs from, in the
     order of `add`; None: from the system. `recorder` keeps timelines; None: nobody does.
-    `grammars`: the compiler that the runner's grammar states use, too; None: grammars are refused.
+    `grammars`: the compiler that the runner's grammar states use, too; None: grammars are refused. `judge_drafts`:
+    by rejection sampling, of requests whose tokens no seed determines.
 
     A KeyboardInterrupt while the runner works takes the step back, and the engine can go on. An exception that strikes
     while results are being recorded leaves them half recorded: every later `add` and `step` then raises EngineError.
@@ -91,6 +92,7 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
         recorder: TimelineRecorder | None = None,
         grammars: GrammarCompiler | None = None,
+        judge_drafts: bool = False,
     ) -> None:
         self.max_model_len = max_model_len
         self.vocab_size = vocab_size
@@ -101,6 +103,7 @@ class EngineCore:
         self._clock = clock
         self._recorder = recorder
         self._grammars = grammars
+        self._judge_drafts = judge_drafts
         self._seeds = None if seed is None else random.Random(seed)
         self._completions: dict[str, Completion] = {}  # unfinished, by scheduler request id
         self._pinned: dict[str, CompiledGrammar] = {}  # of open requests: nothing is compiled again within a step
@@ -305,6 +308,7 @@ class EngineCore:
             tenant=request.tenant,
             max_draft=self._max_draft(request.speculative, where),
             drafter=_drafter(request.speculative),
+            judged=self._judge_drafts and self._seeds is None,
         )
         self._scheduler.check(parent, request.params.n)
         return [parent, *make_children(parent)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,7 +10,9 @@ from slipstream.engine.plan import PlanRow, RowResult, RowSampling, StepPlan
 from slipstream.engine.request import Request
 from slipstream.engine.runner import Runner
 from slipstream.kv.manager import BlockTable, KVManager
-from slipstream.spec.proposer import NOTHING, Draft
+from slipstream.sampling.params import SamplingParams
+from slipstream.spec.drawing import KNOWN, distribution, draw
+from slipstream.spec.proposer import NOTHING, Draft, TokenProbs
 from slipstream.spec.step_times import StepTimes
 
 CATCH_UP = 256  # tokens per call, of all rows that are further behind than drafting itself leaves them
@@ -75,6 +78,7 @@ class _Row:
     follower: _Follower
     count: int
     tokens: list[int] = field(default_factory=list)
+    probs: list[TokenProbs] = field(default_factory=list)  # by token, if they are to be judged
     ended: bool = False
 
     @property
@@ -86,6 +90,8 @@ class ModelDrafter:
     """Drafts what the smaller model would say, drawn as the request's own tokens are: with its parameters, its
     grammar and the noise of its seed at each position (so drafts are the likelier to be right the more alike the two
     distributions are, at any temperature: drafter-invariant coupling, arXiv 2408.07978), greedily at temperature 0.
+    Drafts that are judged are drawn from the `KNOWN` likeliest tokens by a generator of its own, and come with their
+    distributions.
 
     A request is first drafted for when its whole text has been fed: what the draft model lacks, because the request is
     new, was preempted or was served by another proposer, is fed in pieces of `CATCH_UP` tokens per call. Blocks are
@@ -95,9 +101,18 @@ class ModelDrafter:
 
     name = "draft_model"
 
-    def __init__(self, runner: Runner, pool: DraftPool, vocab_size: int, times: StepTimes | None = None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        pool: DraftPool,
+        vocab_size: int,
+        times: StepTimes | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
         """runner: of the draft model over its own pool; its logits are as wide as the target's. vocab_size: tokens
-        that it can be fed. times: of its steps; without them drafting counts as free."""
+        that it can be fed. times: of its steps; without them drafting counts as free. rng: what drafts that are
+        judged are drawn with; None: one seeded by the system."""
+        self._rng = rng or random.Random()
         self._runner = runner
         self._pool = pool
         self._vocab_size = vocab_size
@@ -121,7 +136,7 @@ class ModelDrafter:
         for row in rows:
             follower = row.follower
             follower.known, follower.fed = len(follower.tokens), tuple(row.tokens[:-1])
-            drafts[row.index] = Draft(tuple(row.tokens))
+            drafts[row.index] = Draft(tuple(row.tokens), probs=tuple(row.probs) if row.probs else None)
         self._unfinished = False
         return drafts
 
@@ -181,6 +196,8 @@ class ModelDrafter:
         follower = self._followers.get(request.id)
         if follower is None:
             params = replace(request.params, logprobs=None, prompt_logprobs=None, n=1)
+            if request.judged:  # what its likeliest tokens are is all that is asked
+                params = SamplingParams(temperature=0.0, logprobs=KNOWN)
             sampling = replace(request.row_sampling(samples=False), params=params, history=())
             follower = self._followers[request.id] = _Follower(request, sampling)
         follower.catch_on()
@@ -233,9 +250,19 @@ class ModelDrafter:
 
     def _take(self, rows: Sequence[_Row], results: Sequence[RowResult]) -> None:
         for row, result in zip(rows, results, strict=True):
-            row.tokens += result.tokens  # none if it could not be drawn: then the draft ends here
+            tokens = result.tokens  # none if it could not be drawn: then the draft ends here
+            request = row.follower.request
+            if tokens and request.judged:
+                params = request.params
+                top = result.logprobs[0].top
+                probs = distribution(
+                    top, temperature=params.temperature, top_k=params.top_k, top_p=params.top_p, min_p=params.min_p
+                )
+                row.probs.append(probs)
+                tokens = (draw(probs, self._rng.random()),)
+            row.tokens += tokens
             stop = row.follower.sampling.stop_token_ids
-            row.ended = not result.tokens or result.complete or result.tokens[-1] in stop
+            row.ended = not tokens or result.complete or tokens[-1] in stop
 
 
 def _feed(row: _Row, num_tokens: int) -> PlanRow:
@@ -265,6 +292,8 @@ def _plan_row(row: _Row, tokens: tuple[int, ...], start: int, *, samples: bool) 
 def _sampling(row: _Row) -> RowSampling:
     """As if the tokens drafted so far were known."""
     request, sampling = row.follower.request, row.follower.sampling
+    if request.judged:
+        return sampling
     if request.needs_history:
         sampling = replace(sampling, history=(*request.tokens, *row.tokens))
     if request.params.grammar is not None:

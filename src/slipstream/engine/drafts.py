@@ -7,6 +7,7 @@ from typing import Protocol
 
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.request import Request
+from slipstream.spec.proposer import NOTHING, Draft
 
 
 class DraftProposer(Protocol):
@@ -25,8 +26,9 @@ class DraftProposer(Protocol):
         """Why drafting is of no use, once that is known; else empty."""
         ...
 
-    def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
-        """Tokens that may follow each request's known ones; an empty draft is always allowed."""
+    def propose(self, requests: Sequence[Request]) -> Sequence[Draft]:
+        """Tokens that may follow each request's known ones; an empty draft is always allowed. `probs` are for requests
+        that are `judged` only."""
         ...
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
@@ -43,8 +45,8 @@ class NoDrafts:
     names: tuple[str, ...] = ()
     warning = ""
 
-    def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
-        return [()] * len(requests)
+    def propose(self, requests: Sequence[Request]) -> Sequence[Draft]:
+        return [NOTHING] * len(requests)
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
         pass
@@ -58,6 +60,7 @@ def give_drafts(proposer: DraftProposer, requests: Sequence[Request]) -> None:
     if not requests:
         return
     for request, draft in zip(requests, proposer.propose(requests), strict=True):
-        if draft:
+        if draft.tokens:
             room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
-            request.draft = tuple(draft[:room])
+            draft = draft.cut(max(0, room))
+            request.draft, request.draft_probs = draft.tokens, draft.probs

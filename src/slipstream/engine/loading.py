@@ -175,6 +175,7 @@ def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | N
         seed=plan.options.seed,
         recorder=TimelineRecorder() if timelines else None,
         grammars=grammars,
+        judge_drafts=plan.options.speculative_verification == "rejection",
     )
     return LoadedEngine(plan, core, tokenizer)
 

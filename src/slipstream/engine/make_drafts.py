@@ -168,6 +168,7 @@ def _without_effect(options: EffectiveOptions) -> tuple[str, ...]:
             "draft_model",
             "num_speculative_tokens",
             "speculative_policy",
+            "speculative_verification",
             "prompt_lookup_min",
             "prompt_lookup_max",
         )

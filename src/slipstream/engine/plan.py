@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from slipstream.sampling.logprobs import TokenLogprob
 from slipstream.sampling.params import SamplingParams
+from slipstream.spec.proposer import TokenProbs
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class PlanRow:
     num_logits: int
     samples: bool  # the last 1 + num_draft logits positions produce tokens
     sampling: RowSampling
+    draft_probs: tuple[TokenProbs, ...] | None = None  # what each draft was drawn from; None: they are compared
 
 
 @dataclass(frozen=True, slots=True)

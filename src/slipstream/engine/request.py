@@ -13,6 +13,7 @@ from slipstream.errors import ContextLengthError, InvalidParamsError
 from slipstream.kv.manager import BlockTable
 from slipstream.sampling.logprobs import TokenLogprob
 from slipstream.sampling.params import SamplingParams
+from slipstream.spec.proposer import TokenProbs
 
 FinishReason = Literal["stop", "length", "abort", "error", "deadline"]
 Drafter = Literal["ngram", "draft_model"]
@@ -85,6 +86,7 @@ class Request:
     fork_of: str | None = None  # id of the request whose prompt blocks this one shares
     max_draft: int | None = None  # tokens; 0: nothing is drafted for it; None: as the engine does it
     drafter: Drafter | None = None  # the one that it wants; None: whichever the engine chooses
+    judged: bool = False  # its drafts may be drawn at random and are then judged by rejection sampling
 
     status: RequestStatus = RequestStatus.WAITING
     finish_reason: FinishReason | None = None
@@ -93,6 +95,7 @@ class Request:
     tokens: list[int] = field(init=False)
     computed: int = 0
     draft: tuple[int, ...] = ()
+    draft_probs: tuple[TokenProbs, ...] | None = None  # of `draft`, while there is one
     table: BlockTable = field(default_factory=BlockTable)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of prompt tokens 1 .. end
@@ -190,8 +193,11 @@ def make_request(
     tenant: str | None = None,
     max_draft: int | None = None,
     drafter: Drafter | None = None,
+    judged: bool = False,
 ) -> Request:
     """Check a prompt and resolve seed, stop tokens and length against the model.
+
+    judged: whether drafts may be judged where it has a temperature and neither a seed nor a grammar.
 
     Without `max_tokens` the answer ends with reason "length" where the context ends. Raises InvalidParamsError (empty
     prompt, negative token id) and ContextLengthError (a prompt that fills the context, or max_tokens beyond its end).
@@ -222,6 +228,7 @@ def make_request(
         tenant=tenant,
         max_draft=max_draft,
         drafter=drafter,
+        judged=judged and params.seed is None and params.grammar is None and not params.greedy,
     )
 
 
@@ -247,6 +254,7 @@ def make_children(parent: Request) -> list[Request]:
             fork_of=parent.id,
             max_draft=parent.max_draft,
             drafter=parent.drafter,
+            judged=parent.judged,
         )
         for i in range(1, parent.params.n)
     ]

@@ -28,6 +28,7 @@ def build_row(request: Request, num_tokens: int) -> PlanRow:
         num_logits=num_tokens if request.lacks_prompt_logprobs else sampled,
         samples=samples,
         sampling=request.row_sampling(samples=samples),
+        draft_probs=None if request.draft_probs is None or not num_draft else request.draft_probs[:num_draft],
     )
 
 

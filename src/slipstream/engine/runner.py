@@ -100,7 +100,7 @@ def _sample_row(row: PlanRow, grammars: GrammarStates | None) -> SampleRow:
     known = len(row.tokens) - row.num_draft
     spec = row.sampling.params.grammar
     grammar = None if spec is None else partial(_grammar, grammars, row, spec)
-    return SampleRow(row.sampling, row.start + known, row.tokens[known:], grammar)
+    return SampleRow(row.sampling, row.start + known, row.tokens[known:], grammar, row.draft_probs)
 
 
 def _grammar(grammars: GrammarStates | None, row: PlanRow, spec: GrammarSpec) -> GrammarState:

@@ -4,7 +4,7 @@ that is worth its time, cut to what is worth verifying."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slipstream.engine.draft_model import ModelDrafter
 from slipstream.engine.plan import StepPlan
@@ -71,9 +71,9 @@ class SpeculativeDrafts:
         found = () if self._proposer is None else (self._proposer.name,)
         return found if self._model is None else (*found, self._model.name)
 
-    def propose(self, requests: Sequence[Request]) -> Sequence[Sequence[int]]:
+    def propose(self, requests: Sequence[Request]) -> Sequence[Draft]:
         drafts, asked = self._found(requests)
-        result: list[Sequence[int]] = [()] * len(requests)
+        result = [NOTHING] * len(requests)
         if not drafts:
             self._savings.asked(asked, 0, 0)
             return result
@@ -81,7 +81,9 @@ class SpeculativeDrafts:
         context = sum([len(request.tokens) for request in requests]) // len(requests)
         lengths = self._controller.offer(offers, len(requests) - len(drafts), context)
         for (index, draft), length in zip(drafts, lengths, strict=True):
-            result[index] = draft.tokens[:length]
+            draft = draft.cut(length)
+            judged = draft.probs is None or requests[index].judged
+            result[index] = draft if judged else replace(draft, probs=None)
         dear = self._controller.could_pay(len(requests), context) == 0
         self._savings.asked(asked, len(drafts), len(drafts) if dear else 0)
         return result
@@ -205,7 +207,7 @@ class SpeculativeDrafts:
             said = model.propose([(requests[index], length) for index, length in chosen])
             for (index, _), draft in zip(chosen, said, strict=True):
                 if draft.tokens:
-                    drafts.append((index, Draft(draft.tokens, MODEL)))
+                    drafts.append((index, replace(draft, evidence=MODEL)))
 
     def _worth_feeding(self, model: ModelDrafter, request: Request, context: int) -> bool:
         """Whether drafts can be expected to save the time for what the model lacks of the request."""
