@@ -25,6 +25,20 @@ def test_knows_nothing_before_it_has_seen_enough() -> None:
     assert trained(8).estimate(1, 1, 1) is not None
 
 
+def test_learning_late_is_learning_the_same() -> None:
+    asked, rng = LinearCostModel(), random.Random(2)
+    late = LinearCostModel()
+    for _ in range(45):
+        step = rng.randint(1, 600), rng.randint(1, 16), rng.randint(1, 20000)
+        seconds = true_cost(*step) * rng.uniform(0.9, 1.1)
+        asked.observe(*step, seconds)
+        late.observe(*step, seconds)
+        asked.estimate(*step)
+    assert asked.margin == late.margin > 1.0
+    assert asked.estimate(9, 3, 700) == late.estimate(9, 3, 700)
+    assert asked.chunk_limit(3, 700, 0.1) == late.chunk_limit(3, 700, 0.1)
+
+
 def test_an_objective_beyond_all_measure_bounds_nothing() -> None:
     assert trained().chunk_limit(8, 4000, 1e308) is None
 

@@ -100,6 +100,8 @@ class AdaptiveLimit:
         return self._limit
 
     def observe(self, step: int, num_running: int, num_preempted: int) -> None:
+        if not num_preempted and not self._recent and self._limit == self._max:
+            return
         self._recent.extend([step] * num_preempted)
         while self._recent and self._recent[0] <= step - self._window:
             self._recent.popleft()

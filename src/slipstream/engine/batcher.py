@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
-from operator import is_
 
 import numpy as np
 
@@ -32,7 +32,34 @@ class BatchBuilder:
         Raises ValueError if a row feeds no token, has too few blocks for its tokens, or wants more logits than it
         feeds tokens: each is a scheduler defect that would otherwise show as wrong text.
         """
-        rows, size = plan.rows, self._block_size
+        return self._decodes(plan.rows) or self._ragged(plan.rows)
+
+    def _decodes(self, rows: Sequence[PlanRow]) -> ForwardBatch | None:
+        """Of rows that feed one token each and want its logits; None if there are others. One pass."""
+        size = self._block_size
+        tokens, starts, slots, ends, blocks = [], [], [], [], []
+        for row in rows:
+            start, own = row.start, row.blocks
+            if len(row.tokens) != 1 or row.num_logits != 1 or start >= len(own) * size:
+                return None
+            tokens.append(row.tokens[0])
+            starts.append(start)
+            slots.append(own[start // size] * size + start % size)
+            ends.append(start + 1)
+            blocks.append(own)
+        count = self._count_to(len(tokens))
+        return ForwardBatch(
+            np.array(tokens, np.int32),
+            np.array(starts, np.int32),
+            np.array(slots, np.int32),
+            count,
+            np.array(ends, np.int32),
+            self._block_table(blocks),
+            count[:-1],
+        )
+
+    def _ragged(self, rows: Sequence[PlanRow]) -> ForwardBatch:
+        size = self._block_size
         lengths = [len(row.tokens) for row in rows]
         for row, length in zip(rows, lengths, strict=True):
             if length == 0 or len(row.blocks) * size < row.start + length or not 0 <= row.num_logits <= length:
@@ -42,17 +69,13 @@ class BatchBuilder:
         starts = np.array([row.start for row in rows], np.int32)
         count = self._count_to(len(token_ids))
         wanted = [row.num_logits for row in rows]
-        if len(token_ids) == len(rows):
-            slots = np.array([row.blocks[row.start // size] * size + row.start % size for row in rows], np.int32)
-            positions, query_start, kv_len = starts, count, starts + 1
-        else:
-            counts = np.array(lengths, np.int32)
-            query_start = np.zeros(len(rows) + 1, np.int32)
-            np.cumsum(counts, out=query_start[1:])
-            positions = count[:-1] - np.repeat(query_start[:-1] - starts, counts)
-            row_of = np.repeat(count[: len(rows)], counts)
-            slots = block_table[row_of, positions // size] * size + positions % size
-            kv_len = starts + counts
+        counts = np.array(lengths, np.int32)
+        query_start = np.zeros(len(rows) + 1, np.int32)
+        np.cumsum(counts, out=query_start[1:])
+        positions = count[:-1] - np.repeat(query_start[:-1] - starts, counts)
+        row_of = np.repeat(count[: len(rows)], counts)
+        slots = block_table[row_of, positions // size] * size + positions % size
+        kv_len = starts + counts
         if sum(wanted) == len(token_ids):
             logits_rows = count[:-1]
         else:
@@ -70,7 +93,7 @@ class BatchBuilder:
     def _block_table(self, blocks: list[tuple[int, ...]]) -> Int32Array:
         """[R, B], padded with -1; a new array unless it is the last one, since a batch never changes."""
         last = self._table
-        if len(blocks) == len(self._blocks) and all(map(is_, blocks, self._blocks)):
+        if blocks == self._blocks:  # mostly the same objects, which is all that is then looked at
             return last
         width = max([len(each) for each in blocks], default=0)
         table = np.full((len(blocks), width), -1, np.int32)

@@ -39,6 +39,9 @@ class TextAssembler:
         """(text to show, tokens used): tokens behind the one that completed a stop string are not used."""
         if self._detokenizer is None:
             return "", len(token_ids)
+        if len(token_ids) == 1 and self._stop is None:
+            self._unsearched = max(0, self._unsearched - 1)
+            return self._detokenizer.push(token_ids[0]), 1
         shown = ""
         for used, token in enumerate(token_ids, 1):
             text = self._detokenizer.push(token)

@@ -35,6 +35,7 @@ class LinearCostModel:
     _EXCEEDED = 0.1  # share of the steps
     _GAIN = 0.1  # of the margin's steps
     _BAND = 0.02  # a step this little above the margin is not counted as exceeding it
+    _MOST_UNREAD = 32
     _MAX_MARGIN = 2.0  # a machine that scatters more than this is not held to the objective at any price
 
     def __init__(self, forgetting: float = 0.98, min_observations: int = 8, min_chunk: int = 16) -> None:
@@ -45,17 +46,30 @@ class LinearCostModel:
         self._weights = [0.0] * 4
         self._inverse = [[1e4 if i == j else 0.0 for j in range(4)] for i in range(4)]
         self._observations = 0
+        self._unread: list[tuple[int, int, int, float]] = []
         self._margin = 1.0
 
     @property
     def margin(self) -> float:
         """The factor that `chunk_limit` allows for."""
+        self._read()
         return self._margin
 
     def observe(self, num_tokens: int, num_rows: int, context: int, seconds: float) -> None:
+        # Nobody asks after most steps, and learning from many at once spares cold caches.
+        self._unread.append((num_tokens, num_rows, context, seconds))
+        if len(self._unread) == self._MOST_UNREAD:
+            self._read()
+
+    def _read(self) -> None:
+        unread, self._unread = self._unread, []
+        for each in unread:
+            self._learn(*each)
+
+    def _learn(self, num_tokens: int, num_rows: int, context: int, seconds: float) -> None:
         # Written out: every step of the engine comes through here.
         x0, x1, x2, x3 = self._features(num_tokens, num_rows, context)
-        expected = self.estimate(num_tokens, num_rows, context)
+        expected = self._estimate(num_tokens, num_rows, context)
         if expected is not None and expected > 0.0:
             exceeded = seconds / expected > self._margin * (1.0 + self._BAND)
             moved = self._margin + self._GAIN * (exceeded - self._EXCEEDED)
@@ -77,6 +91,10 @@ class LinearCostModel:
         self._observations += 1
 
     def estimate(self, num_tokens: int, num_rows: int, context: int) -> float | None:
+        self._read()
+        return self._estimate(num_tokens, num_rows, context)
+
+    def _estimate(self, num_tokens: int, num_rows: int, context: int) -> float | None:
         if self._observations < self._min_observations:
             return None
         x = self._features(num_tokens, num_rows, context)

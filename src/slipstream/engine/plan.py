@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slipstream.lean import lean_dataclass
 from slipstream.sampling.logprobs import TokenLogprob
 from slipstream.sampling.params import SamplingParams
 from slipstream.spec.proposer import TokenProbs
@@ -20,9 +21,10 @@ class RowSampling:
     history: tuple[int, ...] = ()  # every known token, drafts excluded; empty unless params need it
     output: tuple[int, ...] = ()  # the known output tokens; empty without a grammar
     max_tokens: int | None = None  # of the output, the context's end respected
+    plain: bool = False  # nothing but temperature and filters between logits and token; the same in every step
 
 
-@dataclass(frozen=True, slots=True)
+@lean_dataclass(frozen=True, slots=True)
 class PlanRow:
     """`tokens` are fed at positions start, start + 1, ...; the last `num_draft` of them are drafts.
 
@@ -41,7 +43,7 @@ class PlanRow:
     draft_probs: tuple[TokenProbs, ...] | None = None  # what each draft was drawn from; None: they are compared
 
 
-@dataclass(frozen=True, slots=True)
+@lean_dataclass(frozen=True, slots=True)
 class StepPlan:
     step: int
     rows: tuple[PlanRow, ...]
@@ -51,7 +53,7 @@ class StepPlan:
         return sum([len(row.tokens) for row in self.rows])
 
 
-@dataclass(frozen=True, slots=True)
+@lean_dataclass(frozen=True, slots=True)
 class RowResult:
     """`tokens`: accepted drafts and then one sampled token (empty if the row did not sample)."""
 
@@ -64,7 +66,7 @@ class RowResult:
     complete: bool = False  # the grammar allows nothing after the last token
 
 
-@dataclass(frozen=True, slots=True)
+@lean_dataclass(frozen=True, slots=True)
 class StepTiming:
     """Seconds."""
 
@@ -73,7 +75,7 @@ class StepTiming:
     sample: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@lean_dataclass(frozen=True, slots=True)
 class StepResult:
     step: int
     rows: tuple[RowResult, ...]

@@ -13,6 +13,7 @@ from slipstream.errors import ContextLengthError, InvalidParamsError
 from slipstream.kv.manager import BlockTable
 from slipstream.sampling.logprobs import TokenLogprob
 from slipstream.sampling.params import SamplingParams
+from slipstream.sampling.processors import is_plain
 from slipstream.spec.proposer import TokenProbs
 
 FinishReason = Literal["stop", "length", "abort", "error", "deadline"]
@@ -159,8 +160,15 @@ class Request:
         """What the runner needs to sample for it; `history` only where it is read (prompt log-probabilities too)."""
         if self._sampling is None:
             self._sampling = RowSampling(
-                self.params, self.seed, self.num_prompt_tokens, self.stop_token_ids, max_tokens=self.max_tokens
+                self.params,
+                self.seed,
+                self.num_prompt_tokens,
+                self.stop_token_ids,
+                max_tokens=self.max_tokens,
+                plain=is_plain(self.params),
             )
+        if self._sampling.plain:
+            return self._sampling
         if samples and self.params.grammar is not None:
             history = tuple(self.tokens) if self.lacks_prompt_logprobs or self.needs_history else ()
             return replace(self._sampling, history=history, output=tuple(self.output_token_ids))
@@ -170,7 +178,7 @@ class Request:
 
     def append(self, token: int) -> bool:
         """Add a sampled token; True if it ends the request, whose `finish_reason` is then set."""
-        index = self.num_output_tokens
+        index = len(self.tokens) - len(self.prompt_token_ids)
         self.tokens.append(token)
         if token in self.stop_token_ids and index >= self.params.min_tokens:
             self.finish_reason, self.stop_token = "stop", token

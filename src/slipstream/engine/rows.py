@@ -34,11 +34,14 @@ def build_row(request: Request, num_tokens: int) -> PlanRow:
 
 def check_answer(row: PlanRow, answer: RowResult) -> None:
     """Raise EngineError unless the answer fits the row: a runner's defect is stopped before it becomes text."""
+    same = answer.request_id == row.request_id
+    if same and row.sampling.plain and not row.num_draft and not answer.accepted and len(answer.tokens) == row.samples:
+        return
     draft = row.tokens[len(row.tokens) - row.num_draft :]
     num_prompt_logprobs = row.num_logits - (1 + row.num_draft if row.samples else 0)
     wants_prompt_logprobs = row.sampling.params.prompt_logprobs is not None
     if (
-        answer.request_id != row.request_id
+        not same
         or not 0 <= answer.accepted <= row.num_draft
         or len(answer.tokens) != (answer.accepted + 1 if row.samples else 0)
         or answer.tokens[: answer.accepted] != draft[: answer.accepted]

@@ -22,6 +22,7 @@ from slipstream.engine.request import FinishReason, Request, RequestStatus
 from slipstream.engine.rows import build_row, check_answer
 from slipstream.engine.running import RunningSet
 from slipstream.engine.settings import SchedulerSettings
+from slipstream.engine.steady import steady_rows
 from slipstream.engine.updates import RequestUpdate, SchedulerStats
 from slipstream.engine.victims import choose_victim, rank
 from slipstream.errors import EngineError, InvalidParamsError
@@ -158,17 +159,24 @@ class Scheduler:
             self._expire(now)
         if not self._running and len(self.queue) == 0:
             return None
-        grants = Grants(self.settings.max_num_batched_tokens)
-        prefill_budget = self._grant_running(grants)
-        if not grants.preempted:
-            self._admit(grants, prefill_budget, now)
-        if not grants.tokens:
-            raise EngineError(f"nothing could be scheduled of {len(self._requests)} unfinished requests.")
+        preempted, rows = 0, None
+        if len(self.queue) == 0:
+            self.queue.rates.observe(now, 0, 0, 0)
+            rows = steady_rows(self._running.by_rank(), self.kv, self.settings.max_num_batched_tokens)
+        if rows is None:
+            grants = Grants(self.settings.max_num_batched_tokens)
+            prefill_budget = self._grant_running(grants)
+            if not grants.preempted:
+                self._admit(grants, prefill_budget, now)
+            if not grants.tokens:
+                raise EngineError(f"nothing could be scheduled of {len(self._requests)} unfinished requests.")
+            preempted = grants.preempted
+            rows = tuple([build_row(request, n) for request, n in grants.tokens.items()])
         self._step += 1
-        self._limit.observe(self._step, len(self._running), grants.preempted)
-        for request in grants.tokens:
-            request.last_step = self._step
-        plan = StepPlan(self._step, tuple([build_row(request, n) for request, n in grants.tokens.items()]))
+        self._limit.observe(self._step, len(self._running), preempted)
+        for row in rows:
+            self._requests[row.request_id].last_step = self._step
+        plan = StepPlan(self._step, rows)
         self._in_flight, self._planned_at = plan, now
         return plan
 
@@ -301,9 +309,9 @@ class Scheduler:
             raise EngineError(f"the result of step {result.step} does not answer the step in flight.")
         self._in_flight = None
         elapsed = result.timing.build + result.timing.forward + result.timing.sample
-        context = sum([row.start + len(row.tokens) for row in plan.rows])
         elapsed = max(elapsed, now - self._planned_at)
-        self._cost_model.observe(plan.num_tokens, len(plan.rows), context, elapsed)
+        context = (num_tokens := plan.num_tokens) + sum([row.start for row in plan.rows])
+        self._cost_model.observe(num_tokens, len(plan.rows), context, elapsed)
         self.proposer.observe_step(plan, elapsed)
         updates = self.drain()
         sampled: list[Request] = []

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from slipstream.engine.request import FinishReason, Request
 from slipstream.kv.manager import KVUsage
+from slipstream.lean import lean_dataclass
 from slipstream.sampling.logprobs import TokenLogprob
 
 
-@dataclass(frozen=True, slots=True)
+@lean_dataclass(frozen=True, slots=True)
 class RequestUpdate:
     """What a step brought one request. Exactly one update of every request has a `finish_reason`."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
+
+from slipstream.lean import lean_dataclass
 
 Int32Array = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
+@lean_dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """A ragged batch of R rows and T tokens; complete when constructed, never changed after.
 

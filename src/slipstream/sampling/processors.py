@@ -63,6 +63,16 @@ def needs_processing(params: SamplingParams, *, position: int, num_prompt_tokens
     )
 
 
+def is_plain(params: SamplingParams) -> bool:
+    """Whether tokens are drawn from the logits as they are, at every position, and nothing else is asked for."""
+    return (
+        params.grammar is None
+        and params.logprobs is None
+        and params.prompt_logprobs is None
+        and not needs_processing(params, position=0, num_prompt_tokens=0)
+    )
+
+
 def allow_only(logits: Logits, token_ids: Sequence[int]) -> Logits:
     """Forbid every token that is not named."""
     ids = _ids(token_ids, len(logits))

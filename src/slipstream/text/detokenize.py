@@ -24,7 +24,7 @@ class IncrementalDetokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._skip = tokenizer.special_ids if skip_special_tokens else frozenset()
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._held = b""  # the beginning of a character
         self._drop_space = tokenizer.strips_leading_space
         for token_id in self._tail(prompt_ids):
             self.push(token_id)
@@ -38,11 +38,16 @@ class IncrementalDetokenizer:
         if self._drop_space and data:
             self._drop_space = False
             data = data.removeprefix(b" ")
-        return self._decoder.decode(data)
+        if self._held:
+            data = self._held + data
+        text, used = codecs.utf_8_decode(data, "replace", False)
+        self._held = data[used:]
+        return text
 
     def flush(self) -> str:
         """What an unfinished character at the end amounts to: U+FFFD, or nothing."""
-        return self._decoder.decode(b"", final=True)
+        held, self._held = self._held, b""
+        return held.decode("utf-8", "replace")
 
     def _tail(self, prompt_ids: Sequence[int]) -> list[int]:
         """The last tokens of the prompt that carry bytes, in order."""
