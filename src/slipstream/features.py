@@ -9,11 +9,11 @@ when the engine is built, with the same reason.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
 
 from slipstream.errors import FeatureConflictError
+from slipstream.lean import dataclass
 
 
 class Feature(StrEnum):

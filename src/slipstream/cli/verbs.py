@@ -3,7 +3,7 @@ it is used."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from slipstream.lean import dataclass
 
 
 @dataclass(frozen=True)

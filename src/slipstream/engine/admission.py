@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 from typing import Protocol
 
 from slipstream.engine.request import Request
 from slipstream.errors import RequestError
 from slipstream.kv.manager import KVManager
+from slipstream.lean import dataclass
 
 
 class RequestTooLargeError(RequestError):

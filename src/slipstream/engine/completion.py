@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from slipstream.engine.outputs import CompletionStats, OutputDelta
 from slipstream.engine.request import Request
 from slipstream.engine.updates import RequestUpdate
+from slipstream.lean import dataclass
 from slipstream.sampling.logprobs import TokenLogprob
 from slipstream.sampling.params import SamplingParams
 from slipstream.text.detokenize import IncrementalDetokenizer

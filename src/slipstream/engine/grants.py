@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from slipstream.engine.request import Request
+from slipstream.lean import dataclass
 
 MAX_PROMPT_LOGITS = 256  # positions per step; each costs a row of vocabulary size, where sampling needs one per row
 

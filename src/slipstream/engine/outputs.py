@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from slipstream.engine.request import FinishReason
-from slipstream.lean import lean_dataclass
+from slipstream.lean import dataclass
 from slipstream.sampling.logprobs import TokenLogprob
 
 
@@ -37,7 +37,7 @@ class CompletionStats:
         return 1 + self.num_accepted_tokens / self.num_drafts if self.num_drafts else None
 
 
-@lean_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class OutputDelta:
     """What one completion of one request gained in a step. `text` may be empty while a character or a possible
     stop string is incomplete; concatenated deltas are the whole text."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from slipstream.lean import lean_dataclass
+from slipstream.lean import dataclass
 from slipstream.sampling.logprobs import TokenLogprob
 from slipstream.sampling.params import SamplingParams
 from slipstream.spec.proposer import TokenProbs
@@ -24,7 +22,7 @@ class RowSampling:
     plain: bool = False  # nothing but temperature and filters between logits and token; the same in every step
 
 
-@lean_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PlanRow:
     """`tokens` are fed at positions start, start + 1, ...; the last `num_draft` of them are drafts.
 
@@ -43,7 +41,7 @@ class PlanRow:
     draft_probs: tuple[TokenProbs, ...] | None = None  # what each draft was drawn from; None: they are compared
 
 
-@lean_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     step: int
     rows: tuple[PlanRow, ...]
@@ -53,7 +51,7 @@ class StepPlan:
         return sum([len(row.tokens) for row in self.rows])
 
 
-@lean_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RowResult:
     """`tokens`: accepted drafts and then one sampled token (empty if the row did not sample)."""
 
@@ -66,7 +64,7 @@ class RowResult:
     complete: bool = False  # the grammar allows nothing after the last token
 
 
-@lean_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class StepTiming:
     """Seconds."""
 
@@ -75,7 +73,7 @@ class StepTiming:
     sample: float = 0.0
 
 
-@lean_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class StepResult:
     step: int
     rows: tuple[RowResult, ...]

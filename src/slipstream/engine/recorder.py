@@ -6,7 +6,7 @@ import time
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 
 from slipstream.engine.plan import StepPlan
@@ -19,6 +19,7 @@ from slipstream.engine.timeline import (
     PreemptionTiming,
     RequestTimeline,
 )
+from slipstream.lean import dataclass
 
 
 @dataclass(frozen=True, slots=True)

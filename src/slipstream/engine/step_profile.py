@@ -6,16 +6,17 @@ import contextlib
 import hashlib
 import json
 import os
-import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+
+import numpy as np
 
 from slipstream.engine.plan import PlanRow, RowSampling, StepPlan
 from slipstream.engine.runner import Runner
 from slipstream.errors import EngineError
+from slipstream.lean import dataclass
 from slipstream.sampling.params import SamplingParams
 
 StepSeconds = dict[tuple[int, int, int], float]  # (rows, tokens of all rows, tokens in front of each) -> seconds
@@ -110,7 +111,7 @@ class _Timing:
             times.append([_seconds(self._runner, plan, self._clock) for plan in plans])
             self._took = sum(times[-1])
         for tokens, seconds in zip(lengths, zip(*times, strict=True), strict=True):
-            self.measured[rows, rows * tokens, context] = statistics.median(seconds)
+            self.measured[rows, rows * tokens, context] = float(np.median(seconds))
 
 
 def profile_key(facts: Mapping[str, object]) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from slipstream.engine.request import FinishReason
+from slipstream.lean import dataclass
 
 
 @dataclass(frozen=True, slots=True)

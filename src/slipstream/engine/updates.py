@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from slipstream.engine.request import FinishReason, Request
 from slipstream.kv.manager import KVUsage
-from slipstream.lean import lean_dataclass
+from slipstream.lean import dataclass
 from slipstream.sampling.logprobs import TokenLogprob
 
 
-@lean_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RequestUpdate:
     """What a step brought one request. Exactly one update of every request has a `finish_reason`."""
 

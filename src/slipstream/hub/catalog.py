@@ -6,7 +6,7 @@ so that a changed file is refused instead of run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from slipstream.lean import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import reprlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +11,7 @@ from platformdirs import user_cache_dir
 from slipstream.errors import ModelNotFoundError
 from slipstream.hub.catalog import KNOWN_MODELS, KnownModel, known_model, nearest_names
 from slipstream.hub.paths import PARTIAL, is_repository, known_model_path, repository_dir
+from slipstream.lean import dataclass
 
 State = Literal["pulled", "interrupted", "not pulled"]
 

@@ -7,10 +7,10 @@ root counts. In a container the path in /proc/self/cgroup may be the host's; par
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from slipstream.hw.procfs import read_text
+from slipstream.lean import dataclass
 
 _UNLIMITED = 2**60  # version 1 writes "no limit" as nearly 2**63
 

@@ -6,12 +6,12 @@ import os
 import platform
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.hw.cgroup import read_cgroup_limits
 from slipstream.hw.memory import read_system_memory
 from slipstream.hw.procfs import read_fields, read_text
+from slipstream.lean import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

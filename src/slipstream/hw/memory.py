@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.errors import ResourceError
 from slipstream.hw.cgroup import CgroupLimits
 from slipstream.hw.procfs import kilobytes, read_fields, read_text
+from slipstream.lean import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.lean import lean_dataclass
+from slipstream.lean import dataclass
 
 Int32Array = NDArray[np.int32]
 
 
-@lean_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """A ragged batch of R rows and T tokens; complete when constructed, never changed after.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from slipstream.lean import dataclass
 
 LogitsFault: TypeAlias = Literal["nan", "+inf", "-inf"]
 """A NaN among the logits; a largest one that is +inf; or -inf, so that nothing can be drawn."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from slipstream.errors import ConfigError
 from slipstream.kernels.table import Kernels
+from slipstream.lean import dataclass
 
 BACKENDS = ("auto", "cpu", "reference")
 _NOT_BUILT = ("triton",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 import xxhash
@@ -11,6 +11,7 @@ import xxhash
 from slipstream.kv.block import KVInvariantError
 from slipstream.kv.pool import BlockPool
 from slipstream.kv.prefix import HashFunction, PrefixCache, PrefixNode
+from slipstream.lean import dataclass
 
 
 @dataclass(slots=True, eq=False)

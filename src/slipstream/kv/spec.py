@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+
+from slipstream.lean import dataclass
 
 KV_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 

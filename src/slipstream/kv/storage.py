@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from slipstream.kv.spec import KVSpec
+from slipstream.lean import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,13 +6,13 @@ All arithmetic is float64; only the finished cos and sin are rounded to float32.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.kernels.specs import RopeTable
+from slipstream.lean import dataclass
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
 Float64Array = NDArray[np.float64]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from slipstream.kernels.table import Weight
+from slipstream.lean import dataclass
 
 
 @dataclass(frozen=True, slots=True)

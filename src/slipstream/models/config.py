@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from slipstream.errors import ModelFormatError
 from slipstream.kernels.specs import ActivationKind, AttentionSpec
 from slipstream.layers.rope import RopeConfig, is_usable
+from slipstream.lean import dataclass
 
 
 @dataclass(frozen=True, slots=True)

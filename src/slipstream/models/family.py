@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from slipstream.kernels.batch import ForwardBatch
@@ -11,6 +10,7 @@ from slipstream.kernels.table import Kernels, Tensor
 from slipstream.kv.storage import KVStorage
 from slipstream.layers.shard import Shard
 from slipstream.layers.weights import Weights
+from slipstream.lean import dataclass
 from slipstream.models.config import ModelConfig
 from slipstream.models.reader import Reader
 from slipstream.weights.checkpoint import Checkpoint

@@ -5,10 +5,10 @@ from __future__ import annotations
 import reprlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from slipstream.errors import ModelFormatError, UnsupportedModelError
+from slipstream.lean import dataclass
 
 MAX_SIZE = 2**31 - 1  # of anything that is counted: kernels count in 32 bits
 MAX_LAYERS = 4096

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from slipstream.errors import UnsupportedModelError
 from slipstream.kernels.table import Kernels, Tensor
@@ -12,6 +11,7 @@ from slipstream.layers.mlp import GatedMLP
 from slipstream.layers.moe import MoE
 from slipstream.layers.shard import Shard
 from slipstream.layers.weights import Weights
+from slipstream.lean import dataclass
 from slipstream.models import gguf, tensors
 from slipstream.models.config import ModelConfig, MoEConfig
 from slipstream.models.decoder import CausalLM, build_pre_norm

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import RequestError
 from slipstream.kernels.sampling import LogitsFault, SamplingOps
+from slipstream.lean import dataclass
 from slipstream.sampling import functions
 from slipstream.sampling.filters import top_ranked
 

@@ -13,7 +13,6 @@ are others than without drafts then, but have the same distribution.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from slipstream.errors import RequestError
 from slipstream.kernels.sampling import Draw, SamplingOps
+from slipstream.lean import dataclass
 from slipstream.sampling.filters import kept_tokens, scale_by_temperature
 from slipstream.sampling.logprobs import TokenLogprob, finite_maximum, logits_fault, token_logprobs
 from slipstream.sampling.params import SamplingParams

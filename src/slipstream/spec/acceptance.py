@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from slipstream.lean import dataclass
 
 WINDOW = 50  # proposals (requirement D5)
 

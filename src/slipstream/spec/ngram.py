@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from slipstream.errors import ConfigError
+from slipstream.lean import dataclass
 from slipstream.spec.proposer import NOTHING, Draft
 from slipstream.spec.suffix import SuffixAutomaton
 

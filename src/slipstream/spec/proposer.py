@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+from slipstream.lean import dataclass
 
 TokenProbs: TypeAlias = tuple[tuple[int, float], ...]
 """A distribution over token ids: (id, probability > 0), each id once, the sum 1; other ids have probability 0."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from slipstream.lean import dataclass
 from slipstream.spec.step_times import StepTimes
 
 DraftCost: TypeAlias = Callable[[int, int], float]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.errors import TokenizerError
+from slipstream.lean import dataclass
 
 _PREFIX = "tokenizer.ggml."
 _Number = TypeVar("_Number", np.int64, np.float64)

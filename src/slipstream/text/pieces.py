@@ -7,8 +7,9 @@ text as it is, a space as U+2581, and a byte that no piece covers as `<0xNN>`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from slipstream.lean import dataclass
 
 SPACE_MARK = "\u2581"
 _OUTSIDE_LATIN1 = "\uffff"

@@ -7,12 +7,11 @@ that the one before left, at each match.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import tokenizers
 from tokenizers import pre_tokenizers
 
 from slipstream.errors import TokenizerError
+from slipstream.lean import dataclass
 
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from slipstream.errors import InvalidParamsError
+from slipstream.lean import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from slipstream.errors import ModelFormatError
+from slipstream.lean import dataclass
 from slipstream.weights.checkpoint import Checkpoint, TensorInfo
 from slipstream.weights.naming import duplicates, name_list, show
 from slipstream.weights.slots import TensorSlot

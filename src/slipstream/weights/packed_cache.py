@@ -14,11 +14,11 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from xxhash import xxh3_64, xxh3_128
 
+from slipstream.lean import dataclass
 from slipstream.weights.checkpoint import Checkpoint
 from slipstream.weights.match import TensorSource
 from slipstream.weights.packed_file import FORMAT_VERSION, BrokenPackedFileError, PackedFile, PackedWriter, open_packed

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from slipstream.lean import dataclass
 
 TensorKind = Literal["linear", "embedding", "vector"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from slipstream.lean import dataclass
 from slipstream.weights.checkpoint import Checkpoint
 
 

@@ -5,7 +5,7 @@ Everything here is an optimisation: a node that joins nothing is lowered by itse
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from slipstream.kernels.cpu.graph import (
     Add,
@@ -21,6 +21,7 @@ from slipstream.kernels.cpu.graph import (
     SelectRows,
     SoftCap,
 )
+from slipstream.lean import dataclass
 
 GROUP = 32
 

@@ -6,12 +6,12 @@ Ops on nodes compute nothing. A node knows its inputs, so the last one holds the
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from slipstream.kernels.batch import ForwardBatch
 from slipstream.kernels.cpu.weights import CpuMatrix, CpuRope, CpuVector
 from slipstream.kernels.specs import ActivationKind, AttentionSpec
 from slipstream.kv.storage import KVStorage
+from slipstream.lean import dataclass
 
 TOKENS, LOGITS = 0, 1  # what the rows of a tensor are: the batch's tokens, or its wanted logits
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from slipstream.errors import ConfigError
@@ -21,6 +20,7 @@ from slipstream.kernels.cpu.graph import (
     SoftCap,
 )
 from slipstream.kernels.cpu.native import Program
+from slipstream.lean import dataclass
 
 Form = Literal["rows", "tiles"]  # float32, or int8 in the kernels' order
 Key = tuple[Node, Form]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +14,7 @@ from xxhash import xxh3_64
 from slipstream.kernels.cpu.native import PackedMatrix, ThreadPool
 from slipstream.kernels.specs import RopeTable
 from slipstream.kv.spec import KV_DTYPE_BYTES, KVSpec
+from slipstream.lean import dataclass
 
 BLOCK_SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(  # columns and bytes of a block in a GGUF file
     {

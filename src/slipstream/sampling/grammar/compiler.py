@@ -6,7 +6,6 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from threading import Lock
 from time import thread_time
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from slipstream.errors import InvalidParamsError
+from slipstream.lean import dataclass
 from slipstream.sampling.grammar.bounds import bound_schema, too_many_optional
 from slipstream.sampling.grammar.llguidance_calls import new_matcher
 from slipstream.sampling.grammar.readers import GrammarReaders, GrammarTooCostly

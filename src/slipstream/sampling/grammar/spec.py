@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal, get_args
 
 from slipstream.config.suggest import did_you_mean
 from slipstream.errors import InvalidParamsError
+from slipstream.lean import dataclass
 from slipstream.sampling.checks import refuse
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "grammar", "choice"]

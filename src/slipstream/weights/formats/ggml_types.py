@@ -5,8 +5,9 @@ Numbers and sizes follow the GGUF specification and ggml's type enumeration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from slipstream.lean import dataclass
 
 
 @dataclass(frozen=True, slots=True)

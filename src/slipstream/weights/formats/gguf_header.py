@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from slipstream._native import read_strings
 from slipstream.errors import ModelFormatError
+from slipstream.lean import dataclass
 from slipstream.weights.naming import show
 
 _MAX_ENTRIES = 1 << 20

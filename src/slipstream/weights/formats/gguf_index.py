@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from slipstream.errors import ModelFormatError
+from slipstream.lean import dataclass
 from slipstream.weights.checkpoint import TensorInfo
 from slipstream.weights.formats.ggml_types import GGML_TYPES, describe_type
 from slipstream.weights.formats.gguf_header import GgufHeader, IndexEntry

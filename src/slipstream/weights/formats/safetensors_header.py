@@ -9,12 +9,12 @@ import json
 import math
 import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from slipstream.errors import ModelFormatError
+from slipstream.lean import dataclass
 from slipstream.weights.checkpoint import TensorInfo
 from slipstream.weights.formats.ggml_types import GGML_TYPE_BY_NAME
 from slipstream.weights.naming import name_list, show
