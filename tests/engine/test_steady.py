@@ -64,22 +64,25 @@ def test_it_is_for_decodes_without_drafts_that_have_room() -> None:
     loop = Loop(2)
     each = request("a", 3, 6)
     loop.add(each)
-    assert steady_rows([each], loop.kv, 8) is None  # nothing of it is computed
+    assert steady_rows([each], loop.scheduler.queue, loop.kv, 8, 0.0) is None  # nothing of it is computed
     loop.step()
-    rows = steady_rows([each], loop.kv, 8)
+    rows = steady_rows([each], loop.scheduler.queue, loop.kv, 8, 0.0)
     assert rows is not None
     assert [(row.start, row.tokens, row.num_logits, row.samples) for row in rows] == [(3, (each.tokens[3],), 1, True)]
-    assert steady_rows([each], loop.kv, 0) is None
+    assert steady_rows([each], loop.scheduler.queue, loop.kv, 0, 0.0) is None
+    other = Loop()
+    other.add(request("b", 3, 6))
+    assert steady_rows([each], other.scheduler.queue, loop.kv, 8, 0.0) is None
     each.draft = (1,)
-    assert steady_rows([each], loop.kv, 8) is None
+    assert steady_rows([each], loop.scheduler.queue, loop.kv, 8, 0.0) is None
     each.draft = ()
     loop.step()
     assert (len(each.blocks), loop.kv.num_free) == (1, 1)
-    assert steady_rows([each], loop.kv, 8) is not None
+    assert steady_rows([each], loop.scheduler.queue, loop.kv, 8, 0.0) is not None
     assert (len(each.blocks), loop.kv.num_free) == (2, 0)  # reserved on the way
     each.tokens += [1] * 4
     each.computed += 4
-    assert steady_rows([each], loop.kv, 8) is None  # no block is left
+    assert steady_rows([each], loop.scheduler.queue, loop.kv, 8, 0.0) is None  # no block is left
 
 
 def plain_row(index: int, tokens: tuple[int, ...], **params: object) -> PlanRow:

@@ -159,26 +159,21 @@ class Scheduler:
             self._expire(now)
         if not self._running and len(self.queue) == 0:
             return None
-        preempted, rows = 0, None
-        if len(self.queue) == 0:
-            self.queue.rates.observe(now, 0, 0, 0)
-            rows = steady_rows(self._running.by_rank(), self.kv, self.settings.max_num_batched_tokens)
+        grants = Grants(self.settings.max_num_batched_tokens)
+        rows = steady_rows(self._running.by_rank(), self.queue, self.kv, grants.left, now)
         if rows is None:
-            grants = Grants(self.settings.max_num_batched_tokens)
             prefill_budget = self._grant_running(grants)
             if not grants.preempted:
                 self._admit(grants, prefill_budget, now)
             if not grants.tokens:
                 raise EngineError(f"nothing could be scheduled of {len(self._requests)} unfinished requests.")
-            preempted = grants.preempted
             rows = tuple([build_row(request, n) for request, n in grants.tokens.items()])
         self._step += 1
-        self._limit.observe(self._step, len(self._running), preempted)
+        self._limit.observe(self._step, len(self._running), grants.preempted)
         for row in rows:
             self._requests[row.request_id].last_step = self._step
-        plan = StepPlan(self._step, rows)
-        self._in_flight, self._planned_at = plan, now
-        return plan
+        self._in_flight, self._planned_at = StepPlan(self._step, rows), now
+        return self._in_flight
 
     def _grant_running(self, grants: Grants) -> int:
         """Decodes, then prefills under way. Returns how many prefill tokens the step can still take.
@@ -396,12 +391,10 @@ class Scheduler:
         del self._requests[request.id]
 
     def _expire(self, now: float) -> None:
-        for request in self._deadlines.expired(now):
-            self._late(request, now)
-        for request in self._deadlines.hopeless(now, self._running, self.queue, self.kv.usage().hit_rate):
-            self._late(request, now)
+        self._end_late(self._deadlines.expired(now), now)
+        hit_rate = self.kv.usage().hit_rate
+        self._end_late(self._deadlines.hopeless(now, self._running, self.queue, hit_rate), now)
 
-    def _late(self, request: Request, now: float) -> None:
-        update = self.finish(request.id, "deadline", now)
-        if update is not None:
-            self._updates.append(update)
+    def _end_late(self, requests: Iterable[Request], now: float) -> None:
+        ended = [self.finish(request.id, "deadline", now) for request in requests]
+        self._updates += [update for update in ended if update is not None]

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slipstream.engine.plan import PlanRow
+from slipstream.engine.queue import WaitingQueue
 from slipstream.engine.request import Request
 from slipstream.kv.manager import KVManager
 
 
-def steady_rows(ranked: Sequence[Request], kv: KVManager, max_tokens: int) -> tuple[PlanRow, ...] | None:
+def steady_rows(
+    ranked: Sequence[Request], queue: WaitingQueue, kv: KVManager, max_tokens: int, now: float
+) -> tuple[PlanRow, ...] | None:
     """The rows that the scheduler's rule gives for a step in which each of `ranked` feeds its newest token.
 
     None if it is not as simple as that; what has been reserved by then, the rule would have reserved as well.
     """
-    if len(ranked) > max_tokens:
+    if len(queue) or len(ranked) > max_tokens:
         return None
     size = kv.block_size
     rows = []
@@ -30,4 +33,5 @@ def steady_rows(ranked: Sequence[Request], kv: KVManager, max_tokens: int) -> tu
             return None
         sampling = request.row_sampling(samples=True)
         rows.append(PlanRow(request.id, (request.tokens[start],), start, table.snapshot(), 0, 1, True, sampling))
+    queue.rates.observe(now, 0, 0, 0)
     return tuple(rows)
