@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -50,3 +54,20 @@ def test_merges_become_pairs_of_known_tokens() -> None:
     assert split_merges(["a é", "a b"], vocab) == [("a", "é"), ("a", "b")]
     for wrong in ("ab", "a b ", " a b", "a c", "b a", "c a", ""):
         assert split_merges(["a b", wrong, "a é"], vocab) == [("a", "b")]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="resident memory is read as Linux tells it")
+def test_free_memory_goes_back_to_the_system() -> None:
+    program = (
+        "from slipstream._native import return_free_memory\n"
+        "def resident(): return int(open('/proc/self/statm').read().split()[1])\n"
+        "held = [bytes(1000) for _ in range(100_000)]\n"
+        "last = bytes(1000)\n"
+        "del held\n"
+        "before = resident()\n"
+        "return_free_memory()\n"
+        "print(before - resident())\n"
+    )
+    freed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    if platform.libc_ver()[0] == "glibc":
+        assert int(freed) * os.sysconf("SC_PAGE_SIZE") > 50_000_000

@@ -3,6 +3,10 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 
+#if __has_include(<malloc.h>)
+#include <malloc.h>
+#endif
+
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -52,9 +56,17 @@ nb::list split_merges(const nb::list& merges, const nb::dict& vocab) {
     return pairs;
 }
 
+// What building a vocabulary has freed lies scattered over the heap, and stays resident until it is given back.
+void return_free_memory() {
+#if defined(__GLIBC__)
+    malloc_trim(0);
+#endif
+}
+
 }  // namespace
 
 void bind_strings(nb::module_& m) {
     m.def("read_strings", &read_strings, "data"_a, "start"_a, "count"_a);
+    m.def("return_free_memory", &return_free_memory, nb::call_guard<nb::gil_scoped_release>());
     m.def("split_merges", &split_merges, "merges"_a, "vocab"_a);
 }

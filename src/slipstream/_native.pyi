@@ -41,6 +41,9 @@ def read_strings(data: NDArray[np.uint8], start: int, count: int) -> tuple[list[
     Fewer come back when the next one is not whole or not valid UTF-8.
     """
 
+def return_free_memory() -> None:
+    """Give the pages of the heap that nothing uses back to the system, where the C library can (glibc)."""
+
 def split_merges(merges: list[str], vocab: dict[str, int]) -> list[tuple[str, str]]:
     """BPE merges "left right" as pairs. Fewer come back when the next one does not hold exactly one space, or does not
     join two tokens of `vocab` to a third."""

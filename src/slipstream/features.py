@@ -70,7 +70,9 @@ FEATURES: tuple[FeatureInfo, ...] = (
     FeatureInfo(Feature.SOFT_CAP, False, "the model's configuration"),
     FeatureInfo(Feature.MOE, False, "the model's configuration"),
     FeatureInfo(Feature.KV_FLOAT16, False, "kv_dtype"),
-    FeatureInfo(Feature.SPECULATION, True, "speculative, draft_model, num_speculative_tokens; speculative of a request"),
+    FeatureInfo(
+        Feature.SPECULATION, True, "speculative, draft_model, num_speculative_tokens; speculative of a request"
+    ),
 )
 
 _NOTES: dict[frozenset[Feature], str] = {

@@ -8,7 +8,7 @@ import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from slipstream._native import split_merges
+from slipstream._native import return_free_memory, split_merges
 from slipstream.errors import TokenizerError
 from slipstream.text.gguf_vocab import GgufMetadata, GgufVocab, TokenType
 from slipstream.text.pieces import SPACE_MARK, PieceScheme, Spelling, fallback_byte
@@ -16,7 +16,6 @@ from slipstream.text.pre_tokenizers import build_pre_tokenizer, pre_tokenizer_na
 from slipstream.text.spm_merges import merges_of
 from slipstream.text.tokenizer import TURN_END_TOKENS, Tokenizer
 
-SUPPORTED_MODELS = ("gpt2", "llama", "t5")
 _TEMPLATE = "tokenizer.chat_template"
 
 
@@ -28,14 +27,13 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
     """
     reader = GgufMetadata(metadata)
     model = reader.text("model")
-    if model == "gpt2":
-        return _byte_level_bpe(reader, _chat_templates(metadata))
-    if model == "llama":
-        return _sentencepiece_bpe(reader, _chat_templates(metadata))
-    if model == "t5":
-        return _unigram(reader, _chat_templates(metadata))
+    build = _BUILDERS.get(model or "")
+    if build is not None:
+        tokenizer = build(reader, _chat_templates(metadata))
+        return_free_memory()  # lists and copies that building has left: a third of what it takes
+        return tokenizer
     what = "the file names no tokenizer." if model is None else f"tokenizer model {model!r} is not supported."
-    raise TokenizerError(what, where="tokenizer.ggml.model", fix=f"Supported: {', '.join(SUPPORTED_MODELS)}.")
+    raise TokenizerError(what, where="tokenizer.ggml.model", fix=f"Supported: {', '.join(_BUILDERS)}.")
 
 
 def _byte_level_bpe(reader: GgufMetadata, templates: dict[str, str]) -> Tokenizer:
@@ -224,3 +222,6 @@ def _chat_templates(metadata: Mapping[str, object]) -> dict[str, str]:
             raise TokenizerError(f"must be a string, not {type(value).__name__}.", where=key)
         templates[key[len(_TEMPLATE) + 1 :] or "default"] = value
     return templates
+
+
+_BUILDERS = {"gpt2": _byte_level_bpe, "llama": _sentencepiece_bpe, "t5": _unigram}
