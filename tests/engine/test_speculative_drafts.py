@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from replay import Replay
@@ -10,9 +11,10 @@ from scheduling_loop import request
 
 from slipstream.engine.plan import PlanRow, RowSampling, StepPlan
 from slipstream.engine.request import Request
-from slipstream.engine.speculation import SpeculativeDrafts
+from slipstream.engine.speculation import PATIENCE, REST, TIMED, SpeculativeDrafts
 from slipstream.sampling.params import SamplingParams
 from slipstream.spec.controller import Controller, ControlOptions
+from slipstream.spec.proposer import NOTHING, Draft
 from slipstream.spec.step_times import StepTimes
 
 pytestmark = pytest.mark.fast
@@ -107,6 +109,7 @@ def row(tokens: int, *, draft: int = 0, samples: bool = True) -> PlanRow:
 
 def test_only_steps_without_prefill_are_timed() -> None:
     drafts, _, controller = make()
+    drafts.propose([request("r", 5, max_tokens=20)])
     drafts.observe_step(StepPlan(1, (row(1), row(4, draft=3))), 0.25)
     drafts.observe_step(StepPlan(2, (row(1), row(4))), 0.5)
     drafts.observe_step(StepPlan(3, (row(1), row(1, samples=False))), 0.5)
@@ -132,7 +135,6 @@ def test_time_saved_is_what_right_tokens_would_have_taken_less_what_verifying_to
     drafts.observe_step(step(4), 1.75)
     take(each, (1, 2, 3), 3, 2)
     drafts.propose([each])
-    assert each.stats.time_saved == pytest.approx(2 * 1.0 - 0.75)
     drafts.observe_step(step(3), 1.5)
     take(each, (1,), 2, 0)
     drafts.release(each)  # it ended with this step
@@ -147,7 +149,8 @@ def test_neighbours_pay_for_drafts_too() -> None:
     drafts.observe_step(StepPlan(1, (*step(3, "a").rows, *step(1, "b").rows)), 1.5)
     take(both[0], (1, 2, 3), 2, 2)
     take(both[1], (1,), 0, 0)
-    drafts.propose(both)
+    for each in both:
+        drafts.release(each)
     assert [each.stats.time_saved for each in both] == pytest.approx([2 * 1.0 - 0.5, -0.5])
 
 
@@ -159,3 +162,57 @@ def test_without_step_times_nothing_is_said_about_time() -> None:
     take(each, (1, 2, 3), 3, 2)
     drafts.release(each)
     assert each.stats.time_saved is None
+
+
+class Nothing(Replay):
+    """Finds something from the `begin`-th token of a sequence on."""
+
+    begin = 10**9
+    asked = 0
+
+    def propose(self, wanted: Sequence[tuple[str, int]]) -> list[Draft]:
+        self.asked += len(wanted)
+        return [
+            draft if len(self.open_sequences[key]) >= self.begin else NOTHING
+            for (key, _), draft in zip(wanted, super().propose(wanted), strict=True)
+        ]
+
+
+def test_requests_without_anything_to_verify_are_passed_over_in_most_steps() -> None:
+    replay = Nothing({}, wrong=0.0, vocabulary=7)
+    drafts = SpeculativeDrafts(replay, Controller(ControlOptions("threshold", num_tokens=3), None))
+    each = request("a", 5, max_tokens=900)
+    looked = []
+    for _ in range(PATIENCE + 101):
+        before = replay.asked
+        drafts.propose([each])
+        looked.append(replay.asked > before)
+        take(each, (1,), 0, 0)
+    assert looked[: PATIENCE + 1] == [True] * (PATIENCE + 1)
+    assert looked[PATIENCE + 1 :] == ([False] * REST + [True]) * 25
+    drafts.propose([each])  # passed over
+    replay.begin = 0
+    found = [bool(drafts.propose([each])[0].tokens) for _ in range(REST)]
+    assert found == [False, False, True]
+    assert replay.open_sequences["a"] == each.tokens
+    take(each, (1, 2), 3, 1)
+    drafts.propose([each])  # still passed over: what came of the draft is learned by the next look
+    found = [bool(drafts.propose([each])[0].tokens) for _ in range(REST + 9)]
+    assert found == [False] * (REST - 1) + [True] * 10
+
+
+def test_nobody_is_passed_over_where_every_draft_is_verified() -> None:
+    replay = Nothing({}, wrong=0.0, vocabulary=7)
+    drafts = SpeculativeDrafts(replay, Watched(3))
+    each = request("a", 5, max_tokens=900)
+    for _ in range(PATIENCE + 50):
+        drafts.propose([each])
+        take(each, (1,), 0, 0)
+    assert replay.asked == PATIENCE + 50
+
+
+def test_steps_without_drafts_are_timed_now_and_then() -> None:
+    drafts, _, controller = make()
+    for number in range(1, 4 * TIMED + 1):
+        drafts.observe_step(replace(step(1), step=number), 0.5)
+    assert controller.steps == [(1, 1, 0.5, 5)] * 4

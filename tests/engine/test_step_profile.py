@@ -60,7 +60,7 @@ def test_every_number_of_rows_and_tokens_is_measured_at_the_context() -> None:
         blocks = [block for row in plan.rows for block in row.blocks]
         assert len(set(blocks)) == len(blocks)
         assert max(blocks) < SIZE.num_blocks
-        assert sum(row.start for row in plan.rows) <= MOST_POSITIONS
+        assert all(row.start == CONTEXT for row in plan.rows) or sum(r.start for r in plan.rows) <= MOST_POSITIONS
 
 
 @pytest.mark.parametrize(("num_blocks", "rows", "context"), [(40, {1, 2}, 256), (4, {1, 2, 4}, 10), (2, {1, 2}, 10)])
@@ -172,9 +172,9 @@ def test_long_contexts_are_measured_where_there_is_room_and_time() -> None:
         return {(rows, context) for rows, _, context in measure(machine, size) if context > CONTEXT}
 
     large = replace(SIZE, max_rows=32, num_blocks=4000, max_model_len=8192)
-    assert contexts(Machine(), large) == {(1, 1024), (8, 1024), (1, 4096), (2, 4096)}
-    assert contexts(Machine(), replace(large, max_rows=3)) == {(1, 1024), (2, 1024), (1, 4096), (2, 4096)}
-    assert contexts(Machine(), replace(large, max_model_len=4096)) == {(1, 1024), (8, 1024)}
+    assert contexts(Machine(), large) == {(1, 1024), (4, 1024), (1, 4096)}
+    assert contexts(Machine(), replace(large, max_rows=3)) == {(1, 1024), (2, 1024), (1, 4096)}
+    assert contexts(Machine(), replace(large, max_model_len=4096)) == {(1, 1024), (4, 1024)}
     assert contexts(Machine(), replace(large, max_model_len=1024)) == set()
     slow = Machine(scale=0.02)
-    assert len(contexts(slow, large)) < 4
+    assert len(contexts(slow, large)) < 3

@@ -21,6 +21,8 @@ MODEL = 100  # the evidence of what a draft model says; proposers' own are below
 MODEL_CHANCE = 0.7
 SMALL_LAG = 64  # tokens that the draft model may lag behind without a question whether feeding them is worth it
 HORIZON = 256  # output tokens, at most, that feeding a prompt to the draft model is expected to serve
+PATIENCE, REST = 32, 3  # looks in a row that brought nothing right, and steps then passed over after each look
+TIMED = 8  # of steps without drafts every so many-th corrects the step times
 
 
 @dataclass(slots=True)
@@ -31,6 +33,8 @@ class _Sequence:
     drafted: int = 0
     accepted: int = 0
     saved: float = 0.0  # seconds
+    idle: int = 0  # looks since a drafted token was right
+    rest: int = 0  # steps to be passed over
 
 
 class SpeculativeDrafts:
@@ -57,6 +61,8 @@ class SpeculativeDrafts:
         self._savings = Savings(timed=controller.timed)
         self._plain: float | None = None  # seconds that the last step with drafts would have taken without
         self._drafting = 0.0  # seconds that the draft model has taken since the last step
+        self._may_rest = model is None and controller.options.policy != "fixed"
+        self._offered = False  # something, for the next step
 
     @property
     def warning(self) -> str:
@@ -74,6 +80,7 @@ class SpeculativeDrafts:
     def propose(self, requests: Sequence[Request]) -> Sequence[Draft]:
         drafts, asked = self._found(requests)
         result = [NOTHING] * len(requests)
+        self._offered = bool(drafts)
         if not drafts:
             self._savings.asked(asked, 0, 0)
             return result
@@ -81,15 +88,20 @@ class SpeculativeDrafts:
         context = sum([len(request.tokens) for request in requests]) // len(requests)
         lengths = self._controller.offer(offers, len(requests) - len(drafts), context)
         for (index, draft), length in zip(drafts, lengths, strict=True):
-            draft = draft.cut(length)
-            judged = draft.probs is None or requests[index].judged
-            result[index] = draft if judged else replace(draft, probs=None)
+            if length:
+                request = requests[index]
+                draft = draft.cut(length)
+                judged = draft.probs is None or request.judged
+                result[index] = draft if judged else replace(draft, probs=None)
         dear = self._controller.could_pay(len(requests), context) == 0
         self._savings.asked(asked, len(drafts), len(drafts) if dear else 0)
         return result
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
         """Of steps with a prefill the times say nothing: their tokens cost less than those of many short rows."""
+        self._savings.seconds += len(plan.rows) * seconds
+        if not self._offered and plan.step % TIMED:
+            return
         rows = drafted = context = 0
         decoding = True
         for row in plan.rows:
@@ -103,7 +115,6 @@ class SpeculativeDrafts:
         context //= rows
         if decoding:
             self._controller.observe_step(rows, rows + drafted, seconds, context)
-            self._savings.seconds += rows * seconds
         if drafted or self._drafting:
             self._charge(plan, rows, drafted, context)
 
@@ -112,6 +123,8 @@ class SpeculativeDrafts:
         if sequence is None:
             return
         self._count(request, sequence)
+        if sequence.saved:
+            request.stats.time_saved = sequence.saved
         if self._proposer is not None:
             self._proposer.close(request.id)
         if self._model is not None:
@@ -141,8 +154,6 @@ class SpeculativeDrafts:
             if self._plain is not None:
                 sequence.saved += accepted * self._plain
                 self._savings.saved += accepted * self._plain
-        if self._plain is not None:
-            stats.time_saved = sequence.saved
         return verified, accepted
 
     def _found(self, requests: Sequence[Request]) -> tuple[list[tuple[int, Draft]], int]:
@@ -154,8 +165,7 @@ class SpeculativeDrafts:
         for index, request in enumerate(requests):
             if request.max_draft == 0:
                 continue
-            self._take_notice(request)
-            limit = self._limit(request)
+            limit = self._look(request)
             if limit > 0:
                 asked += 1
                 if request.params.grammar is not None:
@@ -217,25 +227,35 @@ class SpeculativeDrafts:
         served = min(request.max_tokens - request.num_output_tokens, HORIZON)
         return served * self._controller.saving(request.id, MODEL, model.cost, context) > model.feeding(lag)
 
-    def _limit(self, request: Request) -> int:
-        room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
-        most = self.max_tokens
-        return min(room, most if request.max_draft is None else min(most, request.max_draft))
+    def _look(self, request: Request) -> int:
+        """Take notice of the request's new tokens and of what came of its last draft; how many tokens may be drafted.
 
-    def _take_notice(self, request: Request) -> None:
-        """Of new tokens, and of what came of the last draft."""
+        A request for which nothing right has been found for long is passed over in most steps.
+        """
+        tokens = request.tokens
         sequence = self._sequences.get(request.id)
         if sequence is None:
             if self._proposer is not None:
-                self._proposer.open(request.id, request.tokens)
-            sequence = self._sequences[request.id] = _Sequence(len(request.tokens))
+                self._proposer.open(request.id, tokens)
+            sequence = self._sequences[request.id] = _Sequence(len(tokens))
         else:
+            if sequence.rest:
+                sequence.rest -= 1
+                return 0
             if self._proposer is not None:
-                self._proposer.extend(request.id, request.tokens[sequence.num_tokens :])
-            sequence.num_tokens = len(request.tokens)
-        verified, accepted = self._count(request, sequence)
-        if verified:
-            self._controller.observe(request.id, verified, accepted)
+                self._proposer.extend(request.id, tokens[sequence.num_tokens :])
+            sequence.num_tokens = len(tokens)
+            if request.stats.draft_tokens != sequence.drafted:
+                verified, accepted = self._count(request, sequence)
+                self._controller.observe(request.id, verified, accepted)
+                if accepted:
+                    sequence.idle = 0
+        sequence.idle += 1
+        if sequence.idle > PATIENCE and self._may_rest and request.params.grammar is None:
+            sequence.rest = REST
+        room = request.max_tokens - len(tokens) + len(request.prompt_token_ids) - 1  # one more is sampled behind it
+        most = self._controller.options.num_tokens
+        return min(room, most) if request.max_draft is None else min(room, most, request.max_draft)
 
     def _forced(self, request: Request, limit: int) -> Draft:
         spec = request.params.grammar
