@@ -15,7 +15,7 @@ from slipstream.engine.request import Request
 from slipstream.engine.steady import steady_rows
 from slipstream.kernels.cpu import cpu_kernels
 from slipstream.sampling.params import SamplingParams
-from slipstream.sampling.processors import is_plain
+from slipstream.sampling.processors import plain_draw
 
 pytestmark = pytest.mark.fast
 
@@ -87,7 +87,7 @@ def test_it_is_for_decodes_without_drafts_that_have_room() -> None:
 
 def plain_row(index: int, tokens: tuple[int, ...], **params: object) -> PlanRow:
     sampling = SamplingParams(**params)  # type: ignore[arg-type]
-    own = RowSampling(sampling, 7 * index, 2, (), plain=is_plain(sampling))
+    own = RowSampling(sampling, 7 * index, 2, (), plain=plain_draw(sampling, 7 * index))
     return PlanRow(f"r{index}", tokens, 2 + index, (0, 1), 0, 1, True, own)
 
 

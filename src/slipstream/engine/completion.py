@@ -88,6 +88,12 @@ class Completion:
     def advance(self, update: RequestUpdate) -> tuple[OutputDelta, bool]:
         """(delta without the final fields, whether the completion is over)."""
         tokens = update.tokens
+        if len(tokens) == 1 and update.finish_reason is None and not update.num_draft:
+            text, _ = self.text.push(tokens)
+            self.num_tokens += 1
+            prompt = self._prompt_logprobs()
+            delta = OutputDelta(self.parent_id, self.index, text, tokens, update.logprobs, prompt)
+            return delta, self.text.stopped_by is not None
         # A stop token ends the text without being part of it; the ids still show it.
         hidden = update.finish_reason == "stop" and bool(tokens) and not update.complete
         shown = tokens[:-1] if hidden else tokens

@@ -212,13 +212,14 @@ class EngineCore:
         If the runner raises, the requests of the step fail with its message and the others go on.
         """
         self._resume()
+        scheduler, totals = self._scheduler, self._totals
         started = self._clock()
-        self._scheduler.draft()  # outside of what must not be interrupted: a draft model takes its time
+        scheduler.draft()  # outside of what must not be interrupted: a draft model takes its time
         begun = self._clock()
         with self._recording:
-            plan = self._scheduler.plan(begun)
+            plan = scheduler.plan(begun)
             if plan is None:
-                return self._deltas(self._scheduler.drain())
+                return self._deltas(scheduler.drain())
         try:
             result = self._runner.execute(plan)
         except Exception as error:  # noqa: BLE001  a runner may fail in any way; every caller of the step is told
@@ -228,10 +229,10 @@ class EngineCore:
             now = self._clock()
             if self._recorder is not None:
                 self._recorder.stepped(plan, started, now - started)
-            deltas = self._deltas(self._scheduler.apply(plan, result, now))
-            self._totals.steps += 1
-            self._totals.step_time += self._clock() - started
-            self._totals.forward_time += result.timing.forward
+            deltas = self._deltas(scheduler.apply(plan, result, now))
+            totals.steps += 1
+            totals.step_time += self._clock() - started
+            totals.forward_time += result.timing.forward
         return deltas
 
     def stats(self) -> EngineStats:
@@ -380,7 +381,8 @@ class EngineCore:
             completion = None if update is None else self._completions.get(update.request.id)
             if completion is None or update is None:
                 continue
-            self._totals.count_draft(update)
+            if update.num_draft:
+                self._totals.count_draft(update)
             delta, over = completion.advance(update)
             if over:
                 # Only a stop string, which the scheduler knows nothing of, ends what it would go on with.

@@ -7,6 +7,8 @@ from slipstream.sampling.logprobs import TokenLogprob
 from slipstream.sampling.params import SamplingParams
 from slipstream.spec.proposer import TokenProbs
 
+PlainDraw = tuple[float, int, float, float, int]  # temperature, top_k, top_p, min_p, seed
+
 
 @dataclass(frozen=True, slots=True)
 class RowSampling:
@@ -19,7 +21,7 @@ class RowSampling:
     history: tuple[int, ...] = ()  # every known token, drafts excluded; empty unless params need it
     output: tuple[int, ...] = ()  # the known output tokens; empty without a grammar
     max_tokens: int | None = None  # of the output, the context's end respected
-    plain: bool = False  # nothing but temperature and filters between logits and token; the same in every step
+    plain: PlainDraw | None = None  # if nothing but this is between logits and token, in every step
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from slipstream.errors import ContextLengthError, InvalidParamsError
 from slipstream.kv.manager import BlockTable
 from slipstream.sampling.logprobs import TokenLogprob
 from slipstream.sampling.params import SamplingParams
-from slipstream.sampling.processors import is_plain
+from slipstream.sampling.processors import plain_draw
 from slipstream.spec.proposer import TokenProbs
 
 FinishReason = Literal["stop", "length", "abort", "error", "deadline"]
@@ -165,9 +165,9 @@ class Request:
                 self.num_prompt_tokens,
                 self.stop_token_ids,
                 max_tokens=self.max_tokens,
-                plain=is_plain(self.params),
+                plain=plain_draw(self.params, self.seed),
             )
-        if self._sampling.plain:
+        if self._sampling.plain is not None:
             return self._sampling
         if samples and self.params.grammar is not None:
             history = tuple(self.tokens) if self.lacks_prompt_logprobs or self.needs_history else ()

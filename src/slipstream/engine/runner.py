@@ -77,10 +77,10 @@ def _sample_plain(
         return None
     entries: list[tuple[int, Draw]] = []
     for index, row in enumerate(rows):
-        if not (row.samples and row.sampling.plain) or row.num_draft:
+        plain = row.sampling.plain
+        if plain is None or not row.samples or row.num_draft:
             return None
-        p, position = row.sampling.params, row.start + len(row.tokens)
-        entries.append((index, (p.temperature, p.top_k, p.top_p, p.min_p, row.sampling.seed, position)))
+        entries.append((index, (*plain, row.start + len(row.tokens))))
     tokens, faults = ops.draw(logits, entries)
     if faults:
         return None
