@@ -21,7 +21,8 @@ MODEL = 100  # the evidence of what a draft model says; proposers' own are below
 MODEL_CHANCE = 0.7
 SMALL_LAG = 64  # tokens that the draft model may lag behind without a question whether feeding them is worth it
 HORIZON = 256  # output tokens, at most, that feeding a prompt to the draft model is expected to serve
-PATIENCE, REST = 32, 3  # looks in a row that brought nothing right, and steps then passed over after each look
+PATIENCE, REST = 32, 3  # looks that brought nothing right, and steps then passed over after each look
+WAKING = 4  # looks that a drafted token makes up for if it is right: a probe now and then does not keep a request awake
 TIMED = 8  # of steps without drafts every so many-th corrects the step times
 
 
@@ -33,7 +34,7 @@ class _Sequence:
     drafted: int = 0
     accepted: int = 0
     saved: float = 0.0  # seconds
-    idle: int = 0  # looks since a drafted token was right
+    idle: int = 0  # looks less what right tokens made up for
     rest: int = 0  # steps to be passed over
 
 
@@ -230,7 +231,7 @@ class SpeculativeDrafts:
     def _look(self, request: Request) -> int:
         """Take notice of the request's new tokens and of what came of its last draft; how many tokens may be drafted.
 
-        A request for which nothing right has been found for long is passed over in most steps.
+        A request for which next to nothing right has been found for long is passed over in most steps.
         """
         tokens = request.tokens
         sequence = self._sequences.get(request.id)
@@ -248,9 +249,8 @@ class SpeculativeDrafts:
             if request.stats.draft_tokens != sequence.drafted:
                 verified, accepted = self._count(request, sequence)
                 self._controller.observe(request.id, verified, accepted)
-                if accepted:
-                    sequence.idle = 0
-        sequence.idle += 1
+                sequence.idle = max(0, sequence.idle - WAKING * accepted)
+        sequence.idle = min(sequence.idle, PATIENCE) + 1
         if sequence.idle > PATIENCE and self._may_rest and request.params.grammar is None:
             sequence.rest = REST
         room = request.max_tokens - len(tokens) + len(request.prompt_token_ids) - 1  # one more is sampled behind it
