@@ -63,14 +63,19 @@ def needs_processing(params: SamplingParams, *, position: int, num_prompt_tokens
     )
 
 
+def is_plain(params: SamplingParams) -> bool:
+    """Whether tokens are drawn from the logits as they are, at every position, and nothing else is asked for."""
+    return (
+        params.grammar is None
+        and params.logprobs is None
+        and params.prompt_logprobs is None
+        and not needs_processing(params, position=0, num_prompt_tokens=0)
+    )
+
+
 def plain_draw(params: SamplingParams, seed: int) -> tuple[float, int, float, float, int] | None:
-    """All that decides about a token besides its logits and position, if they are drawn from as they are everywhere and
-    nothing else is asked for; otherwise None."""
-    if params.grammar is not None or params.logprobs is not None or params.prompt_logprobs is not None:
-        return None
-    if needs_processing(params, position=0, num_prompt_tokens=0):
-        return None
-    return params.temperature, params.top_k, params.top_p, params.min_p, seed
+    """All that decides about a token besides its logits and its position; None unless `is_plain`."""
+    return (params.temperature, params.top_k, params.top_p, params.min_p, seed) if is_plain(params) else None
 
 
 def allow_only(logits: Logits, token_ids: Sequence[int]) -> Logits:
