@@ -11,7 +11,7 @@ from slipstream.engine.request import Request
 from slipstream.engine.runner import Runner
 from slipstream.kv.manager import BlockTable, KVManager
 from slipstream.sampling.params import SamplingParams
-from slipstream.sampling.processors import is_plain
+from slipstream.sampling.processors import plain_draw
 from slipstream.spec.drawing import KNOWN, distribution, draw
 from slipstream.spec.proposer import NOTHING, Draft, TokenProbs
 from slipstream.spec.step_times import StepTimes
@@ -199,7 +199,9 @@ class ModelDrafter:
             params = replace(request.params, logprobs=None, prompt_logprobs=None, n=1)
             if request.judged:  # what its likeliest tokens are is all that is asked
                 params = SamplingParams(temperature=0.0, logprobs=KNOWN)
-            sampling = replace(request.row_sampling(samples=False), params=params, history=(), plain=is_plain(params))
+            sampling = replace(
+                request.row_sampling(samples=False), params=params, history=(), plain=plain_draw(params, request.seed)
+            )
             follower = self._followers[request.id] = _Follower(request, sampling)
         follower.catch_on()
         self._kv.commit(follower)
