@@ -100,7 +100,8 @@ def check(counts: NDArray[np.float64], expected: NDArray[np.float64], most: floa
         seen.append(counts[~often].sum())
         wanted.append(rest)
     if len(seen) > 1:
-        assert stats.chisquare(seen, np.array(wanted) * (sum(seen) / sum(wanted))).pvalue > 0.0005  # some hundred of them are looked at
+        # Some hundred of them are looked at.
+        assert stats.chisquare(seen, np.array(wanted) * (sum(seen) / sum(wanted))).pvalue > 0.0005
 
 
 @pytest.mark.parametrize(

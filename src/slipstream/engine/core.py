@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from slipstream.engine.completion import Completion, TextAssembler
 from slipstream.engine.outputs import OutputDelta
@@ -16,35 +16,12 @@ from slipstream.engine.request import SEED_RANGE, Drafter, Request, make_childre
 from slipstream.engine.runner import Runner
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.timeline import RequestTimeline
+from slipstream.engine.totals import Totals
 from slipstream.engine.updates import RequestUpdate
 from slipstream.errors import EngineError, InvalidParamsError
 from slipstream.sampling.grammar.compiler import CompiledGrammar, GrammarCompiler
 from slipstream.sampling.params import SamplingParams
 from slipstream.text.tokenizer import Tokenizer
-
-
-@dataclass(slots=True)
-class _Totals:
-    steps: int = 0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    finished: int = 0
-    step_time: float = 0.0  # seconds
-    forward_time: float = 0.0
-    warm_up_time: float = 0.0
-    drafts: int = 0
-    draft_tokens: int = 0
-    accepted: list[int] = field(default_factory=list)  # by position
-    time_saved: float = 0.0
-
-    def count_draft(self, update: RequestUpdate) -> None:
-        if update.num_draft:
-            self.drafts += 1
-            self.draft_tokens += update.num_draft
-            self.accepted += [0] * (update.num_draft - len(self.accepted))
-            for position in range(update.num_accepted):
-                self.accepted[position] += 1
 
 
 class _Recording:
@@ -108,7 +85,7 @@ class EngineCore:
         self._completions: dict[str, Completion] = {}  # unfinished, by scheduler request id
         self._pinned: dict[str, CompiledGrammar] = {}  # of open requests: nothing is compiled again within a step
         self._children: dict[str, list[str]] = {}  # caller's request id -> scheduler request ids, unfinished
-        self._totals = _Totals()
+        self._totals = Totals()
         self._recording = _Recording()
 
     @property
@@ -267,7 +244,7 @@ class EngineCore:
 
     def begin(self, *, warm_up_time: float) -> None:
         """Count anew from here: what ran before was no request of anybody. Seconds."""
-        self._totals = _Totals(warm_up_time=warm_up_time)
+        self._totals = Totals(warm_up_time=warm_up_time)
 
     def timeline(self, request_id: str) -> RequestTimeline | None:
         """Of a finished request; None if timelines are off, or it is unknown or forgotten."""
