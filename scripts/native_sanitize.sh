@@ -20,7 +20,7 @@ printf '%s\n%s\n' "$tree" "$site" >"$("$out/venv/bin/python" -c 'import sysconfi
 
 echo "Building with AddressSanitizer and UndefinedBehaviorSanitizer"
 nanobind="$("$python" -m nanobind --cmake_dir)"
-cmake -S . -B "$out/address" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSLIPSTREAM_SANITIZE=address,undefined \
+cmake -S . -B "$out/address" -DCMAKE_BUILD_TYPE=None -DSLIPSTREAM_SANITIZE=address,undefined \
     -DPython_EXECUTABLE="$python" -Dnanobind_DIR="$nanobind" >"$out/cmake.log"
 cmake --build "$out/address" --parallel "$(nproc)" --target _native
 cp "$out"/address/_native*.so "$tree/slipstream/"

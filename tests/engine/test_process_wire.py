@@ -48,6 +48,7 @@ from slipstream.errors import (
     EngineUnavailableError,
     OverloadedError,
     SlipstreamError,
+    TextTooLongError,
 )
 from slipstream.sampling.params import MAX_SEED, SamplingParams
 
@@ -157,6 +158,8 @@ def test_every_error_keeps_its_class_and_its_words(kind: type[SlipstreamError]) 
         error: SlipstreamError = ContextLengthError(5, 4, num_output_tokens=2, where="request a")
     elif kind is QueueFullError:
         error = QueueFullError(7, 90, where="request a", retry_after=1.5)
+    elif kind is TextTooLongError:
+        error = TextTooLongError(90, 8, 10, where="messages")
     else:
         error = kind("it is wrong.", where="here", fix="Do that.")
     arrived = from_wire(to_wire(error))
