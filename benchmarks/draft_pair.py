@@ -27,8 +27,7 @@ from pathlib import Path
 
 from gguf import GGUFReader, ReaderTensor
 
-from benchmarks.speculation import Row, measure, summarise, table, tokenise
-from slipstream import SamplingParams
+from benchmarks.speculation import Row, measure_kind, table, tokenise
 from slipstream.config.types import EngineOptions
 from slipstream.engine.loading import load_engine
 from slipstream.hub.store import resolve_model
@@ -121,14 +120,7 @@ def run(target: Path, draft: Path, kind: str, args: argparse.Namespace) -> tuple
     facts = {each.field: str(each) for each in loaded.plan.decisions if each.field in shown}
     facts["warnings"] = " ".join(loaded.plan.warnings)
     prompts = tokenise(loaded, PROMPTS, 1024 - args.max_tokens)
-    rows = []
-    for temperature in args.temperature:
-        params = SamplingParams(temperature=temperature, seed=1, max_tokens=args.max_tokens)
-        for batch in args.batch:
-            row = summarise(kind, batch, temperature, measure(loaded.core, prompts, batch, args.groups, params))
-            if row is not None:
-                rows.append(row)
-    return facts, rows
+    return facts, measure_kind(loaded.core, kind, prompts, args)
 
 
 def main() -> None:

@@ -208,6 +208,18 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def measure_kind(core: EngineCore, kind: str, prompts: Sequence[list[int]], args: argparse.Namespace) -> list[Row]:
+    """One row for each temperature and batch size; none where no answer has a second token."""
+    rows = []
+    for temperature in args.temperature:
+        params = SamplingParams(temperature=temperature, seed=1, max_tokens=args.max_tokens)
+        for batch in args.batch:
+            row = summarise(kind, batch, temperature, measure(core, prompts, batch, args.groups, params))
+            if row is not None:
+                rows.append(row)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -246,12 +258,7 @@ def main() -> None:
         if args.kinds and kind not in args.kinds:
             continue
         prompts = tokenise(loaded, texts, loaded.plan.options.max_model_len - args.max_tokens)
-        for temperature in args.temperature:
-            params = SamplingParams(temperature=temperature, seed=1, max_tokens=args.max_tokens)
-            for batch in args.batch:
-                row = summarise(kind, batch, temperature, measure(loaded.core, prompts, batch, args.groups, params))
-                if row is not None:
-                    rows.append(row)
+        rows += measure_kind(loaded.core, kind, prompts, args)
     means = {
         f"batch {batch}, temperature {temperature:g}": overall(chosen)
         for batch in args.batch
