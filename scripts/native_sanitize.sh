@@ -9,12 +9,12 @@ site="$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 out="$PWD/build/sanitize"
 mkdir -p "$out"
 
-# The module lands beside a link to every source file: the editable install would find the ordinary module first.
+# The module lands in a copy of the sources: the editable install would find the ordinary module first, and a checkout may change meanwhile.
 "$python" -m venv --without-pip "$out/venv"
 tree="$out/tree"
 rm -rf "$tree"
 mkdir -p "$tree"
-cp -rs "$PWD/src/slipstream" "$tree/slipstream"
+cp -r src/slipstream tests pyproject.toml "$tree"
 find "$tree" -name '_native*.so' -delete
 printf '%s\n%s\n' "$tree" "$site" >"$("$out/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sanitize.pth"
 
@@ -27,9 +27,11 @@ cp "$out"/address/_native*.so "$tree/slipstream/"
 
 # Python itself is not instrumented: the runtime has to be there first, and what the interpreter keeps is no leak of ours.
 libraries="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so)"
+cd "$tree"
 LD_PRELOAD="$libraries" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc OMP_NUM_THREADS=1 \
     "$out/venv/bin/python" -m pytest -p no:cacheprovider -m "not model" tests/native tests/test_native.py tests/test_native_strings.py "$@"
 
+cd - >/dev/null
 echo "Building the thread team with ThreadSanitizer"
 g++ -std=c++20 -O1 -g -fsanitize=thread -Icpp cpp/runtime/thread_pool.cpp cpp/tests/thread_pool_stress.cpp -o "$out/thread_pool_stress" -pthread
 "$out/thread_pool_stress"

@@ -13,6 +13,9 @@ from slipstream import LLM, GenerationRequest, SamplingParams
 from slipstream.version import installed_version
 
 
+MOST_EARLY = 32  # tokens that the first of a batch decodes while the last is still being prefilled
+
+
 class Slipstream:
     name = "slipstream"
 
@@ -23,7 +26,7 @@ class Slipstream:
             num_threads=threads,
             enable_prefix_caching=False,
             max_num_seqs=max_seqs,
-            num_blocks=max_seqs * -(-max_tokens // 16),
+            num_blocks=max_seqs * (-(-(max_tokens + MOST_EARLY) // 16)),
         )
         self.version = f"{installed_version()} ({self._llm.plan.options.backend})"
         self._count = 0
@@ -34,19 +37,24 @@ class Slipstream:
         return perf_counter() - started, sum(map(len, prompts))
 
     def decode(self, prompts: list[list[int]], steps: int) -> tuple[float, int]:
+        """Exactly `steps` steps in which all decode: early prompts' first tokens are not measured."""
         core = self._llm._core
-        params = SamplingParams(temperature=0, max_tokens=steps + 1, ignore_eos=True)
+        params = SamplingParams(temperature=0, max_tokens=steps + 1 + MOST_EARLY, ignore_eos=True)
+        waiting = set()
         for prompt in prompts:
             self._count += 1
             core.add(GenerationRequest(f"bench-{self._count}", tuple(prompt), params))
-        first = 0
-        while first < len(prompts):
-            first += sum(len(delta.token_ids) for delta in core.step())
-        tokens = -(first - len(prompts))
-        started = perf_counter()
-        while core.has_work:
+            waiting.add(f"bench-{self._count}")
+        names = tuple(waiting)
+        while waiting:
+            waiting -= {delta.request_id for delta in core.step() if delta.token_ids}
+        started, tokens = perf_counter(), 0
+        for _ in range(steps):
             tokens += sum(len(delta.token_ids) for delta in core.step())
-        return perf_counter() - started, tokens
+        seconds = perf_counter() - started
+        for name in names:
+            core.abort(name)
+        return seconds, tokens
 
 
 if __name__ == "__main__":
