@@ -12,7 +12,6 @@ from protocol import serve
 from slipstream import LLM, GenerationRequest, SamplingParams
 from slipstream.version import installed_version
 
-
 MOST_EARLY = 32  # tokens that the first of a batch decodes while the last is still being prefilled
 
 
