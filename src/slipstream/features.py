@@ -58,7 +58,7 @@ FEATURES: tuple[FeatureInfo, ...] = (
     FeatureInfo(Feature.PREFIX_CACHING, True, "enable_prefix_caching"),
     FeatureInfo(Feature.PREEMPTION, True, "num_blocks (happens when blocks run out)"),
     FeatureInfo(Feature.PRIORITY, True, 'policy = "priority"; priority of a request'),
-    FeatureInfo(Feature.TPOT_OBJECTIVE, True, "tpot_objective"),
+    FeatureInfo(Feature.TPOT_OBJECTIVE, True, "tpot_objective (seconds, auto by default, or off)"),
     FeatureInfo(Feature.PARALLEL_SAMPLING, False, "n"),
     FeatureInfo(Feature.SEEDED_SAMPLING, False, "temperature, top_k, top_p, min_p, seed"),
     FeatureInfo(Feature.PENALTIES, False, "repetition/presence/frequency_penalty, logit_bias, bad_words"),

@@ -23,6 +23,28 @@ def test_inspect_shows_sizes_memory_and_decisions(tiny_folder, capsys):
     assert report["settings in force"]["kv_dtype"] == "float16  (as set)"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ((), "auto  (beside requests that decode, prompts are cut"),
+        (("--tpot-objective", "auto"), "auto  (beside requests that decode, prompts are cut"),
+        (("--tpot-objective", "0.05"), "0.05 seconds per token  (as set)"),
+        (("--tpot-objective", "1"), "1.0 seconds per token  (as set)"),
+        (("--tpot-objective", "off"), "off  (as set)"),
+        (("--no-enable-chunked-prefill",), "off  (enable_chunked_prefill is off"),
+    ],
+)
+def test_inspect_says_what_the_objective_is(tiny_folder, capsys, arguments, shown):
+    assert main(["inspect", str(tiny_folder), "--json", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["settings in force"]["tpot_objective"].startswith(shown)
+
+
+@pytest.mark.parametrize("value", ["never", "nan", "-1", "0"])
+def test_an_objective_that_is_none_is_refused(tiny_folder, capsys, value):
+    assert main(["inspect", str(tiny_folder), "--tpot-objective", value]) == 2
+    assert "[scheduler] tpot_objective: must be " in capsys.readouterr().err
+
+
 def test_inspect_is_readable_too(tiny_folder, capsys):
     assert main(["inspect", str(tiny_folder)]) == 0
     out = capsys.readouterr().out

@@ -71,7 +71,7 @@ def test_defaults_with_plenty_of_memory() -> None:
         policy="fcfs",
         max_queued=None,
         max_queued_tokens=None,
-        tpot_objective=None,
+        tpot_objective="auto",
         speculative="off",
         draft_model=None,
         num_speculative_tokens=5,
@@ -110,6 +110,7 @@ def test_every_setting_has_one_decision_that_agrees_with_the_effect() -> None:
         ("max_queued", 9),
         ("max_queued_tokens", 9000),
         ("tpot_objective", 0.05),
+        ("tpot_objective", "off"),
         ("seed", 0),
         ("num_threads", 3),
     ],
@@ -118,6 +119,19 @@ def test_what_is_asked_for_is_kept(name: str, value: object) -> None:
     found = decision(run(**{name: value}), name)
     assert (found.asked, found.effective, found.overruled) == (value, value, False)
     assert found.why.startswith("as set")
+
+
+@pytest.mark.parametrize("asked", [{}, {"tpot_objective": "auto"}, {"tpot_objective": None}])
+def test_the_objective_is_automatic_where_prompts_can_be_cut(asked: dict[str, object]) -> None:
+    found = decision(run(**asked), "tpot_objective")
+    assert (found.asked, found.effective, found.overruled) == (None, "auto", False)
+    assert "0.2 s" in found.why
+    found = decision(run(**asked, enable_chunked_prefill=False), "tpot_objective")
+    assert (found.asked, found.effective, found.overruled) == (None, "off", False)
+    assert found.why == "enable_chunked_prefill is off, so prompts cannot be cut"
+    assert decision(run(tpot_objective="off", enable_chunked_prefill=False), "tpot_objective").why == "as set"
+    with pytest.raises(ConfigError, match=r"\[scheduler\] tpot_objective: has no effect while enable_chunked_prefill"):
+        run(tpot_objective=0.1, enable_chunked_prefill=False)
 
 
 def test_little_memory_lowers_sequences_and_step_size() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from scheduling_fakes import FakeModel, sequential
 
+from slipstream.engine.cost_model import NO_WORK, StepWork
 from slipstream.engine.drafts import NoDrafts
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.request import Request, make_request
@@ -90,18 +91,29 @@ class Loop:
             self.step()
 
 
-class ConstantLimit:
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+class KnownCost:
+    """Steps take what the coefficients say: of the step, its tokens, rows, context and pairs, in seconds."""
 
-    def observe(self, num_tokens: int, num_rows: int, context: int, seconds: float) -> None:
-        pass
+    margin = 1.0
 
-    def estimate(self, num_tokens: int, num_rows: int, context: int) -> float | None:
-        return None
+    def __init__(
+        self,
+        step: float = 0.0,
+        token: float = 0.0,
+        row: float = 0.0,
+        context: float = 0.0,
+        pair: float = 0.0,
+        most_tokens: int = 10**6,
+    ) -> None:
+        self.weights = step, token, row, context, pair
+        self.most_tokens = most_tokens
+        self.observed: list[tuple[StepWork, float]] = []
 
-    def chunk_limit(self, num_rows: int, context: int, objective: float) -> int | None:
-        return self.limit
+    def observe(self, work: StepWork, seconds: float) -> None:
+        self.observed.append((work, seconds))
+
+    def estimate(self, work: StepWork, usual: StepWork = NO_WORK) -> float | None:
+        return sum(weight * value for weight, value in zip(self.weights, (1, *work), strict=True))
 
 
 class Proposer(NoDrafts):

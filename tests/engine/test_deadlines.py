@@ -7,7 +7,7 @@ from core_fakes import Bench
 from scheduling_fakes import sequential
 from scheduling_loop import Loop, request
 
-from slipstream.engine.cost_model import LinearCostModel
+from slipstream.engine.cost_model import LinearCostModel, work_of
 from slipstream.engine.scheduler import RequestUpdate
 from slipstream.errors import DeadlineError, RequestError
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.fast
 def millisecond_per_token() -> LinearCostModel:
     model = LinearCostModel(min_observations=1)
     for tokens in (1, 50, 100, 200, 300) * 4:
-        model.observe(tokens, 1, tokens, tokens * 1e-3)
+        model.observe(work_of([(0, tokens)]), tokens * 1e-3)
     return model
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from replay import Replay, always
-from scheduling_loop import ConstantLimit
+from scheduling_loop import KnownCost
 from tiny_engine import BACKENDS, TinyEngine, spell, tiny_model, tokens
 
 from slipstream import LLM, SamplingParams
@@ -125,7 +125,7 @@ def run(on: Features, *, wrong: float = 0.3) -> Run:
     if Feature.SPECULATION in on:
         settings["drafts"] = always(Replay(answers(on & SEMANTIC), wrong=wrong))
     if Feature.TPOT_OBJECTIVE in on:
-        settings |= {"tpot_objective": 1e-3, "cost_model": ConstantLimit(LIMIT)}
+        settings |= {"tpot_objective": 1e-3, "min_prefill_chunk": LIMIT, "cost_model": KnownCost(token=1.0)}
     core = engine(on, **settings)
     params = sampling(on & (SEMANTIC | {Feature.LOGPROBS, Feature.PROMPT_LOGPROBS}))
     result = Run(on, core, [])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from slipstream import LLM, SamplingParams
+from slipstream.engine.cost_model import work_of
 from slipstream.engine.draft_model import DraftPool, ModelDrafter
 from slipstream.engine.make_drafts import _summary, _useless, _useless_model, break_even
 from slipstream.engine.protocol import GenerationRequest
@@ -52,6 +53,13 @@ def test_step_times_are_a_decision_and_kept(tiny_folder: Path, tmp_path: Path) -
     files = list((tmp_path / "profiles").iterdir())
     assert len(files) == 2
     assert all(json.loads(path.read_text())["seconds"] for path in files)
+
+
+def test_step_times_teach_the_cost_model(tiny_folder: Path, tmp_path: Path) -> None:
+    with open_llm(tiny_folder, tmp_path, speculative="auto") as llm:
+        assert llm._loaded.core._scheduler._cost_model.estimate(work_of([(9, 1)])) is not None
+    with open_llm(tiny_folder, tmp_path) as llm:
+        assert llm._loaded.core._scheduler._cost_model.estimate(work_of([(9, 1)])) is None
 
 
 @pytest.mark.parametrize("policy", ["threshold", "fixed"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from scheduling_fakes import logprob, sequential
-from scheduling_loop import ConstantLimit, Loop, request, right
+from scheduling_loop import KnownCost, Loop, request, right
 
 from slipstream.engine.admission import RequestTooLargeError
 from slipstream.engine.queue import QueueFullError
@@ -65,7 +65,7 @@ def test_abort_while_the_step_runs_keeps_the_blocks_until_it_is_applied() -> Non
 
 
 def test_abort_of_a_running_request_that_is_not_in_the_step_releases_at_once() -> None:
-    loop = Loop(cost_model=ConstantLimit(2), tpot_objective=1.0, max_prefill_chunk=2)
+    loop = Loop(cost_model=KnownCost(token=1.0), tpot_objective=3.0, max_prefill_chunk=2)
     requests = request("a", 1, 9), request("b", 9), request("c", 9)
     loop.add(*requests)
     assert loop.step() == [("a", 0, 1), ("b", 0, 2), ("c", 0, 2)]

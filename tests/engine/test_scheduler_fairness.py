@@ -9,7 +9,7 @@ from scheduling_fakes import sequential
 from scheduling_loop import Loop, request
 
 from slipstream.engine.admission import AdaptiveLimit
-from slipstream.engine.cost_model import LinearCostModel
+from slipstream.engine.cost_model import LinearCostModel, work_of
 from slipstream.engine.plan import StepTiming
 from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
 from slipstream.engine.request import RequestStatus
@@ -107,17 +107,17 @@ def test_frequent_preemptions_lower_the_number_of_running_requests() -> None:
 
 
 def test_a_tpot_objective_shortens_chunks_beside_decodes_only() -> None:
-    model = LinearCostModel(min_observations=1, min_chunk=2)
+    model = LinearCostModel(min_observations=1)
     for tokens in (1, 50, 100, 200, 300) * 4:
-        model.observe(tokens, 1, tokens, tokens * 1e-3)
-    loop = Loop(cost_model=model, tpot_objective=0.020, max_num_batched_tokens=100)
+        model.observe(work_of([(0, tokens)]), tokens * 1e-3)
+    loop = Loop(cost_model=model, tpot_objective=0.020, min_prefill_chunk=2, max_num_batched_tokens=100)
     loop.add(request("a", 60, 9))
     assert loop.step() == [("a", 0, 60)]
     loop.add(request("b", 60, 9))
     plan = loop.plan()
     chunk = {row.request_id: len(row.tokens) for row in plan.rows}
     assert chunk["a"] == 1
-    assert 10 <= chunk["b"] <= 19
+    assert 10 <= chunk["b"] <= 21
     result = replace(loop.model.run(plan), timing=StepTiming(forward=0.02))
     loop.scheduler.apply(plan, result, loop.now)
     plan = loop.plan()

@@ -116,7 +116,7 @@ def _setting(decision: Decision) -> str:
         return "not set"
     if isinstance(decision.effective, bool):
         return "yes" if decision.effective else "no"
-    unit = _SETTING_UNITS.get(decision.field)
+    unit = _SETTING_UNITS.get(decision.field) if isinstance(decision.effective, int | float) else None
     return str(decision.effective) if unit is None else f"{decision.effective} {unit}"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -41,7 +42,7 @@ _ENGINE = (
     _Option("enable_chunked_prefill", bool, "Split long prompts over several steps."),
     _Option("max_num_batched_tokens", int, "Tokens fed per step."),
     _Option("max_num_seqs", int, "Requests that run at once."),
-    _Option("tpot_objective", float, "Seconds per output token that prefills must leave room for.", "SECONDS"),
+    _Option("tpot_objective", str, "Seconds per output token that prefills leave room for; or auto, off.", "SECONDS"),
     _Option("speculative", str, "Draft tokens and verify them together: off, auto, ngram or a smaller model.", "MODE"),
     _Option("num_speculative_tokens", int, "Tokens of the longest draft."),
     _Option("num_threads", int, "Processor threads."),
@@ -66,11 +67,12 @@ _SAMPLING = (
 )
 
 Verb = Callable[..., None]
+Finish = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def engine_options(verb: Verb) -> Verb:
     """Adds the engine's settings; `verb` receives those that were given as `settings`."""
-    return _extend(verb, "settings", _ENGINE)
+    return _extend(verb, "settings", _ENGINE, _with_objective)
 
 
 def sampling_options(verb: Verb) -> Verb:
@@ -86,11 +88,19 @@ def read_options(model: str, settings: Mapping[str, Any]) -> tuple[EngineOptions
     return load_options(config, overrides), environment
 
 
+def _with_objective(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A number as a number; words are left to the settings' own check."""
+    asked = settings.get("tpot_objective")
+    with suppress(TypeError, ValueError):
+        return {**settings, "tpot_objective": float(asked)}  # type: ignore[arg-type]
+    return settings
+
+
 def _extend(
     verb: Verb,
     target: str,
     options: tuple[_Option, ...],
-    finish: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    finish: Finish = dict,
 ) -> Verb:
     signature = inspect.signature(verb)
     hints = get_type_hints(verb, include_extras=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from slipstream.config.decision import Decision
 from slipstream.config.speculation import SpeculationPolicy, Verification
-from slipstream.config.types import EngineOptions
+from slipstream.config.types import EngineOptions, Objective
 from slipstream.errors import ConfigError
 from slipstream.hw.info import HardwareInfo
 from slipstream.kv.spec import KV_DTYPE_BYTES
@@ -68,7 +68,7 @@ class EffectiveOptions:
     policy: str
     max_queued: int | None
     max_queued_tokens: int | None
-    tpot_objective: float | None
+    tpot_objective: float | Objective  # seconds
     speculative: str
     draft_model: str | None
     num_speculative_tokens: int
@@ -136,6 +136,8 @@ def resolve(
         )
     chunk, why = _max_prefill_chunk(scheduler.max_prefill_chunk, max_tokens, scheduler.enable_chunked_prefill)
     decide("max_prefill_chunk", scheduler.max_prefill_chunk, chunk, why)
+    objective = scheduler.tpot_objective if scheduler.tpot_objective != "auto" else None
+    decide("tpot_objective", objective, *_tpot_objective(objective, scheduler.enable_chunked_prefill))
     mode = options.speculation.speculative
     asked_mode = mode if mode in ("ngram", "draft_model") else None
     decide("speculative", asked_mode, *_speculative(mode, options.speculation.draft_model))
@@ -264,6 +266,24 @@ def _max_prefill_chunk(asked: int | None, max_num_batched_tokens: int, chunked: 
         )
     if asked > max_num_batched_tokens:
         return max_num_batched_tokens, "no more than max_num_batched_tokens fit into a step"
+    return asked, "as set"
+
+
+def _tpot_objective(asked: float | str | None, chunked: bool) -> tuple[float | str, str]:
+    """Seconds, "off", or "auto": the scheduler derives them anew in every step."""
+    if asked is None and not chunked:
+        return "off", "enable_chunked_prefill is off, so prompts cannot be cut"
+    if asked is None:
+        return "auto", (
+            "beside requests that decode, prompts are cut so that a step lasts at most 0.2 s, or twice as long as "
+            "without them if that is more"
+        )
+    if asked != "off" and not chunked:
+        raise ConfigError(
+            "has no effect while enable_chunked_prefill is off.",
+            where="[scheduler] tpot_objective",
+            fix="Set one of the two only.",
+        )
     return asked, "as set"
 
 

@@ -39,7 +39,8 @@ def check_range(instance: Any, section: str, name: str, rule: str, allowed: Call
 
 
 def _convert(where: str, hint: object, value: object) -> object:
-    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    # With a Literal among them `X | Y` is a typing.Union, not a types.UnionType.
+    allowed = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     if value is None and type(None) in allowed:
         return None
     kinds = [kind for kind in allowed if kind is not type(None)]

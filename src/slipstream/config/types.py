@@ -18,6 +18,7 @@ from slipstream.errors import ConfigError
 Backend = Literal["auto", "reference", "cpu", "triton"]
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 Policy = Literal["fcfs", "priority"]
+Objective = Literal["auto", "off"]
 
 MAX_BLOCK_SIZE = 1024
 
@@ -63,13 +64,13 @@ class SchedulerOptions:
     policy: Policy = "fcfs"
     max_queued: int | None = None  # requests waiting; None: no bound
     max_queued_tokens: int | None = None  # prompt tokens of the waiting requests; an empty queue takes any request
-    tpot_objective: float | None = None  # seconds per output token that prefill chunks must leave room for
+    tpot_objective: float | Objective | None = "auto"  # seconds per output token, beside prompts; None: "auto"
 
     def __post_init__(self) -> None:
         normalise_fields(self, "scheduler")
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_prefill_chunk", "max_queued", "max_queued_tokens"):
             check_range(self, "scheduler", name, "at least 1", lambda x: x >= 1)
-        check_range(self, "scheduler", "tpot_objective", "above 0", lambda x: x > 0)
+        check_range(self, "scheduler", "tpot_objective", "above 0", lambda x: isinstance(x, str) or x > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,7 +194,7 @@ class EngineCore:
         scheduler.draft()  # outside of what must not be interrupted: a draft model takes its time
         begun = self._clock()
         with self._recording:
-            plan = scheduler.plan(begun)
+            plan = scheduler.plan(begun, begun - started)
             if plan is None:
                 return self._deltas(scheduler.drain())
         try:

@@ -1,115 +1,180 @@
-"""How long a step will take, learned while running, and how large a prefill chunk may therefore be."""
+"""How long a step will take, learned while running."""
 
 from __future__ import annotations
 
-import math
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from slipstream.engine.plan import StepPlan
+
+
+class StepWork(NamedTuple):
+    """What a step computes.
+
+    `pairs` are those of a token and a position that it attends to, without the first token of each row: a decode reads
+    its context once, which is a matter of memory, while the tokens of a prompt multiply with what has been read.
+    """
+
+    tokens: int  # fed, in all rows
+    rows: int
+    context: int  # tokens that the rows attend to, the fed ones included
+    pairs: int
+
+    def with_row(self, start: int, num_tokens: int) -> StepWork:
+        """A row more, which feeds `num_tokens` after `start` computed ones."""
+        return StepWork(
+            self.tokens + num_tokens,
+            self.rows + 1,
+            self.context + start + num_tokens,
+            self.pairs + (num_tokens - 1) * (2 * start + num_tokens + 2) // 2,
+        )
+
+
+NO_WORK = StepWork(0, 0, 0, 0)
+
+
+def work_of(rows: Iterable[tuple[int, int]]) -> StepWork:
+    """Of rows as (computed tokens, fed tokens)."""
+    tokens = num_rows = context = pairs = 0
+    for start, num_tokens in rows:
+        tokens += num_tokens
+        num_rows += 1
+        context += start + num_tokens
+        pairs += (num_tokens - 1) * (2 * start + num_tokens + 2) // 2
+    return StepWork(tokens, num_rows, context, pairs)
+
+
+def plan_work(plan: StepPlan) -> StepWork:
+    num_tokens, num_rows = plan.num_tokens, len(plan.rows)
+    if num_tokens == num_rows:  # nothing but decodes, in the step that must not take long
+        return StepWork(num_tokens, num_rows, num_tokens + sum([row.start for row in plan.rows]), 0)
+    return work_of((row.start, len(row.tokens)) for row in plan.rows)
 
 
 class StepCostModel(Protocol):
-    def observe(self, num_tokens: int, num_rows: int, context: int, seconds: float) -> None:
-        """A step fed `num_tokens` in `num_rows` that attend to `context` tokens in total."""
+    @property
+    def margin(self) -> float:
+        """The factor above its estimate that few steps exceed; at least 1."""
         ...
 
-    def estimate(self, num_tokens: int, num_rows: int, context: int) -> float | None:
-        """Seconds; None while too little is known."""
+    @property
+    def most_tokens(self) -> int:
+        """The largest step that its estimates are good for."""
         ...
 
-    def chunk_limit(self, num_rows: int, context: int, objective: float) -> int | None:
-        """Prefill tokens that a step with these decode rows can take and still end within `objective` seconds."""
+    def observe(self, work: StepWork, seconds: float) -> None:
+        """A step took so long."""
+        ...
+
+    def estimate(self, work: StepWork, usual: StepWork = NO_WORK) -> float | None:
+        """Seconds; None while too little is known. `usual`: the part of it that steps have had before."""
         ...
 
 
 class LinearCostModel:
-    """seconds = a + b * tokens + c * rows + d * context by recursive least squares with forgetting.
+    """seconds = a + b * tokens + c * rows + d * context + e * pairs by recursive least squares with forgetting.
 
-    (Haykin, Adaptive Filter Theory, chapter on RLS.) Inputs are scaled to about one. A coefficient that comes
-    out negative counts as zero in estimates: nothing gets cheaper by doing more.
+    Only what a step tells anew is forgotten of old (Kulhavy, restricted exponential forgetting, Automatica 1987): an
+    hour of decodes follows the machine's pace and leaves alone what is known of prompts. Inputs are scaled to about
+    one. A coefficient that comes out negative counts as zero for what comes on top of the usual: nothing gets cheaper
+    by doing more.
 
-    Steps scatter about their estimate, so half of those that are filled up to an objective would miss it. `chunk_limit`
-    therefore keeps a margin: a factor above the estimate that one step in ten exceeds, followed while running (a
-    stochastic approximation of that quantile, Robbins and Monro 1951).
+    Steps scatter about their estimate, so half of those that are filled up to an objective would miss it. `margin`
+    is what one step in ten exceeds, followed while running (a stochastic approximation of that quantile, Robbins and
+    Monro 1951).
+
+    What a line says far from what has been seen is worth nothing: after decodes alone it has no notion of what a
+    token of a prompt costs. Estimates reach to `_REACH` times the largest step so far (and to `_FIRST` tokens while
+    there are none), so that prompts find out by doubling.
     """
 
-    _SCALE = (1.0, 1 / 256, 1 / 16, 1 / 8192)
+    _SCALE = (1.0, 1 / 64, 1 / 16, 1 / 8192, 1 / (1 << 20))
     _EXCEEDED = 0.1  # share of the steps
     _GAIN = 0.1  # of the margin's steps
     _BAND = 0.02  # a step this little above the margin is not counted as exceeding it
     _MOST_UNREAD = 32
     _MAX_MARGIN = 2.0  # a machine that scatters more than this is not held to the objective at any price
+    _REACH = 2
+    _FIRST = 64
 
-    def __init__(self, forgetting: float = 0.98, min_observations: int = 8, min_chunk: int = 16) -> None:
-        """`min_chunk`: the least that `chunk_limit` answers, so that a prompt always advances."""
+    def __init__(self, forgetting: float = 0.98, min_observations: int = 8) -> None:
         self._forgetting = forgetting
         self._min_observations = min_observations
-        self._min_chunk = min_chunk
-        self._weights = [0.0] * 4
-        self._inverse = [[1e4 if i == j else 0.0 for j in range(4)] for i in range(4)]
+        size = len(self._SCALE)
+        self._weights = [0.0] * size
+        self._inverse = [[1e4 if i == j else 0.0 for j in range(size)] for i in range(size)]
         self._observations = 0
-        self._unread: list[tuple[int, int, int, float]] = []
+        self._unread: list[tuple[StepWork, float]] = []
         self._margin = 1.0
+        self._largest = 0
+
+    @classmethod
+    def taught(cls, measured: Mapping[tuple[int, int, int], float]) -> LinearCostModel:
+        """By steps measured beforehand: (rows, tokens of all rows, tokens in front of each row) -> seconds."""
+        model = cls()
+        for (rows, tokens, context), seconds in measured.items():
+            model.observe(work_of([(context, tokens // rows)] * rows), seconds)
+        model._read()
+        model._margin = 1.0
+        return model
 
     @property
     def margin(self) -> float:
-        """The factor that `chunk_limit` allows for."""
         self._read()
         return self._margin
 
-    def observe(self, num_tokens: int, num_rows: int, context: int, seconds: float) -> None:
+    @property
+    def most_tokens(self) -> int:
+        known = self._observations + len(self._unread) >= self._min_observations
+        return max(self._FIRST, self._REACH * self._largest) if known else self._FIRST
+
+    def observe(self, work: StepWork, seconds: float) -> None:
         # Nobody asks after most steps, and learning from many at once spares cold caches.
-        self._unread.append((num_tokens, num_rows, context, seconds))
+        self._unread.append((work, seconds))
+        if work.tokens > self._largest:
+            self._largest = work.tokens
         if len(self._unread) == self._MOST_UNREAD:
             self._read()
 
     def _read(self) -> None:
         unread, self._unread = self._unread, []
-        for each in unread:
-            self._learn(*each)
+        for work, seconds in unread:
+            self._learn(work, seconds)
 
-    def _learn(self, num_tokens: int, num_rows: int, context: int, seconds: float) -> None:
+    def _learn(self, work: StepWork, seconds: float) -> None:
         # Written out: every step of the engine comes through here.
-        x0, x1, x2, x3 = self._features(num_tokens, num_rows, context)
-        expected = self._estimate(num_tokens, num_rows, context)
-        if expected is not None and expected > 0.0:
+        x0, x1, x2, x3, x4 = self._features(work)
+        w0, w1, w2, w3, w4 = self._weights
+        expected = w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3 + w4 * x4
+        if expected > 0.0 and self._observations >= self._min_observations:
             exceeded = seconds / expected > self._margin * (1.0 + self._BAND)
             moved = self._margin + self._GAIN * (exceeded - self._EXCEEDED)
             self._margin = min(self._MAX_MARGIN, max(1.0, moved))
         inverse = self._inverse
-        p0, p1, p2, p3 = projected = [a * x0 + b * x1 + c * x2 + d * x3 for a, b, c, d in inverse]
-        denominator = self._forgetting + p0 * x0 + p1 * x1 + p2 * x2 + p3 * x3
-        gain = [p / denominator for p in projected]
-        w0, w1, w2, w3 = self._weights
-        error = seconds - (w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3)
+        p0, p1, p2, p3, p4 = projected = [a * x0 + b * x1 + c * x2 + d * x3 + e * x4 for a, b, c, d, e in inverse]
+        news = p0 * x0 + p1 * x1 + p2 * x2 + p3 * x3 + p4 * x4
+        gain = [p / (1.0 + news) for p in projected]
+        error = seconds - expected
         self._weights = [w + g * error for w, g in zip(self._weights, gain, strict=True)]
-        trace = inverse[0][0] + inverse[1][1] + inverse[2][2] + inverse[3][3]
-        # In a direction that is never excited forgetting would inflate the inverse without bound.
-        shrink = self._forgetting if trace < 1e6 else 1.0
+        kept = self._forgetting
+        learned = (kept - 1.0 / (1.0 + news)) / (kept * news)
         self._inverse = [
-            [(a - g * p0) / shrink, (b - g * p1) / shrink, (c - g * p2) / shrink, (d - g * p3) / shrink]
-            for (a, b, c, d), g in zip(inverse, gain, strict=True)
+            [a - f * p0, b - f * p1, c - f * p2, d - f * p3, e - f * p4]
+            for (a, b, c, d, e), f in zip(inverse, [p * learned for p in projected], strict=True)
         ]
         self._observations += 1
 
-    def estimate(self, num_tokens: int, num_rows: int, context: int) -> float | None:
+    def estimate(self, work: StepWork, usual: StepWork = NO_WORK) -> float | None:
         self._read()
-        return self._estimate(num_tokens, num_rows, context)
-
-    def _estimate(self, num_tokens: int, num_rows: int, context: int) -> float | None:
         if self._observations < self._min_observations:
             return None
-        x = self._features(num_tokens, num_rows, context)
-        return sum(max(0.0, w) * value for w, value in zip(self._weights, x, strict=True))
+        before = self._features(usual) if usual.rows else (0.0,) * len(self._SCALE)
+        known = more = 0.0
+        for weight, value, had in zip(self._weights, self._features(work), before, strict=True):
+            known += weight * had
+            more += max(0.0, weight) * (value - had)
+        return max(0.0, known) + more
 
-    def chunk_limit(self, num_rows: int, context: int, objective: float) -> int | None:
-        base = self.estimate(num_rows, num_rows + 1, context)
-        if base is None:
-            return None
-        per_token = max(0.0, self._weights[1]) * self._SCALE[1]
-        if per_token == 0.0:
-            return None
-        room = (objective / self._margin - base) / per_token
-        return None if math.isinf(room) else max(self._min_chunk, int(room))
-
-    def _features(self, num_tokens: int, num_rows: int, context: int) -> tuple[float, float, float, float]:
-        constant, tokens, rows, length = self._SCALE
-        return constant, num_tokens * tokens, num_rows * rows, context * length
+    def _features(self, work: StepWork) -> tuple[float, float, float, float, float]:
+        constant, tokens, rows, length, pairs = self._SCALE
+        return constant, work.tokens * tokens, work.rows * rows, work.context * length, work.pairs * pairs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slipstream.engine.cost_model import StepCostModel
+from slipstream.engine.cost_model import NO_WORK, StepCostModel
 from slipstream.engine.rates import QueueRates
 from slipstream.engine.request import Request
 from slipstream.errors import DeadlineError
@@ -80,9 +80,10 @@ class Deadlines:
     def _least(self, request: Request, ahead: int, position: int, hit_rate: float) -> float | None:
         """Seconds from now to the end; None while too little is known."""
         own = len(request.tokens)
-        to_compute = int((ahead + own) * (1.0 - hit_rate))
-        prompts = self._cost_model.estimate(max(1, to_compute), 1, own)
-        token = self._cost_model.estimate(1, 1, own)
+        own_cached = min(own - 1, int(own * hit_rate))
+        work = NO_WORK.with_row(own_cached, own - own_cached)
+        prompts = self._cost_model.estimate(work._replace(tokens=work.tokens + int(ahead * (1.0 - hit_rate))))
+        token = self._cost_model.estimate(NO_WORK.with_row(own - 1, 1))
         if prompts is None or token is None:
             return None
         queued = self._rates.seconds_for(position) if position else None

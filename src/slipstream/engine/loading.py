@@ -12,11 +12,11 @@ from slipstream.config.env import read_environment
 from slipstream.config.resolve import EffectiveOptions, ModelFacts, Resolved, resolve, resolve_backend
 from slipstream.config.types import EngineOptions
 from slipstream.engine.core import EngineCore
+from slipstream.engine.cost_model import LinearCostModel
 from slipstream.engine.draft_loading import DraftModel, load_draft_model, read_draft_model, require_same_tokens
-from slipstream.engine.drafts import DraftProposer
 from slipstream.engine.footprint import activation_bytes, logits_bytes, rope_bytes
 from slipstream.engine.grants import MAX_PROMPT_LOGITS
-from slipstream.engine.make_drafts import make_drafts
+from slipstream.engine.make_drafts import Drafting, make_drafts
 from slipstream.engine.memory import MemoryPlan, plan_memory
 from slipstream.engine.model_tokenizer import tokenizer_of
 from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
@@ -166,7 +166,7 @@ def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | N
     )
     plan = replace(plan, decisions=plan.decisions + drafting.decisions, warnings=plan.warnings + drafting.warnings)
     core = EngineCore(
-        _scheduler(plan.options, num_blocks, drafting.proposer),
+        _scheduler(plan.options, num_blocks, drafting),
         runner,
         tokenizer=tokenizer,
         vocab_size=plan.config.vocab_size,
@@ -242,7 +242,7 @@ def active_features(options: EffectiveOptions, config: ModelConfig) -> frozenset
         Feature.CHUNKED_PREFILL: options.enable_chunked_prefill,
         Feature.PREFIX_CACHING: options.enable_prefix_caching,
         Feature.PRIORITY: options.policy == "priority",
-        Feature.TPOT_OBJECTIVE: options.tpot_objective is not None,
+        Feature.TPOT_OBJECTIVE: isinstance(options.tpot_objective, float),
         Feature.SLIDING_WINDOW: any(window is not None for window in config.windows),
         Feature.SOFT_CAP: config.attention_soft_cap is not None or config.final_soft_cap is not None,
         Feature.MOE: config.moe is not None,
@@ -292,13 +292,14 @@ def _settings(options: EffectiveOptions) -> SchedulerSettings:
         max_num_seqs=options.max_num_seqs,
         enable_chunked_prefill=options.enable_chunked_prefill,
         max_prefill_chunk=options.max_prefill_chunk,
-        tpot_objective=options.tpot_objective,
+        tpot_objective=None if options.tpot_objective == "off" else options.tpot_objective,
         max_queued=options.max_queued,
         max_queued_tokens=options.max_queued_tokens,
     )
 
 
-def _scheduler(options: EffectiveOptions, num_blocks: int, proposer: DraftProposer) -> Scheduler:
+def _scheduler(options: EffectiveOptions, num_blocks: int, drafting: Drafting) -> Scheduler:
     policy = PriorityOrder() if options.policy == "priority" else FirstComeFirstServed()
     kv = KVManager(num_blocks, options.block_size, options.enable_prefix_caching)
-    return Scheduler(_settings(options), kv, policy=policy, proposer=proposer)
+    cost_model = LinearCostModel.taught(drafting.measured)
+    return Scheduler(_settings(options), kv, policy=policy, cost_model=cost_model, proposer=drafting.proposer)

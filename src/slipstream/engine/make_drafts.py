@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slipstream.config.decision import Decision
@@ -28,6 +28,7 @@ class Drafting:
     proposer: DraftProposer
     decisions: tuple[Decision, ...] = ()
     warnings: tuple[str, ...] = ()
+    measured: StepSeconds = field(default_factory=dict)  # steps of the model, if the policy needed them
 
 
 def make_drafts(
@@ -51,6 +52,7 @@ def make_drafts(
     control = ControlOptions(policy=options.speculative_policy, num_tokens=options.num_speculative_tokens)
     decisions: tuple[Decision, ...] = ()
     warnings: tuple[str, ...] = ()
+    steps: StepSeconds = {}
     times: StepTimes | None = None
     draft_times: StepTimes | None = None
     if control.policy == "cost":
@@ -63,9 +65,9 @@ def make_drafts(
             max_step_tokens=options.max_num_batched_tokens,
         )
         facts = _facts(options, size, model_files, cpu_model)
-        measured, source = load_or_measure(folder, facts, lambda: measure_steps(runner, size))
-        times = StepTimes(measured)
-        decisions = (Decision("step_times", None, source, _summary(measured)),)
+        steps, source = load_or_measure(folder, facts, lambda: measure_steps(runner, size))
+        times = StepTimes(steps)
+        decisions = (Decision("step_times", None, source, _summary(steps)),)
         warnings = _useless(times, control.num_tokens, control.margin)
         if draft is not None:
             size, draft_runner = draft.size, draft.runner
@@ -83,7 +85,7 @@ def make_drafts(
     if options.speculative != "draft_model":
         proposer = NgramProposer(NgramOptions(options.prompt_lookup_min, options.prompt_lookup_max))
     controller = Controller(control, times, {FORCED: FORCED_CHANCE, MODEL: MODEL_CHANCE})
-    return Drafting(SpeculativeDrafts(proposer, controller, grammars, model), decisions, warnings)
+    return Drafting(SpeculativeDrafts(proposer, controller, grammars, model), decisions, warnings, steps)
 
 
 def _facts(

@@ -11,11 +11,12 @@ from slipstream.engine.admission import (
     refuse_too_many,
     watermark_blocks,
 )
-from slipstream.engine.cost_model import LinearCostModel, StepCostModel
+from slipstream.engine.cost_model import LinearCostModel, StepCostModel, plan_work, work_of
 from slipstream.engine.deadlines import Deadlines
 from slipstream.engine.drafts import DraftProposer, NoDrafts, give_drafts
 from slipstream.engine.forks import Forks
 from slipstream.engine.grants import Grants
+from slipstream.engine.objective import PromptRoom
 from slipstream.engine.plan import PlanRow, RowResult, StepPlan, StepResult
 from slipstream.engine.queue import FirstComeFirstServed, QueuePolicy, WaitingQueue
 from slipstream.engine.request import FinishReason, Request, RequestStatus
@@ -150,8 +151,11 @@ class Scheduler:
         sampled, self._sampled = self._sampled, []
         give_drafts(self.proposer, [each for each in sampled if each.status is RequestStatus.RUNNING])
 
-    def plan(self, now: float) -> StepPlan | None:
-        """The next step, or None if nothing is left to do. `now`: seconds, never going back."""
+    def plan(self, now: float, drafting: float = 0.0) -> StepPlan | None:
+        """The next step, or None if nothing is left to do.
+
+        `now`: seconds, never going back. `drafting`: seconds that `draft` took before; streams have waited for it.
+        """
         self.draft()
         if self._in_flight is not None:
             raise EngineError(f"step {self._in_flight.step} was planned but neither applied nor discarded.")
@@ -162,9 +166,9 @@ class Scheduler:
         grants = Grants(self.settings.max_num_batched_tokens)
         rows = steady_rows(self._running.by_rank(), self.queue, self.kv, grants.left, now)
         if rows is None:
-            prefill_budget = self._grant_running(grants)
+            room = self._grant_running(grants, drafting)
             if not grants.preempted:
-                self._admit(grants, prefill_budget, now)
+                self._admit(grants, room, now)
             if not grants.tokens:
                 raise EngineError(f"nothing could be scheduled of {len(self._requests)} unfinished requests.")
             rows = tuple([build_row(request, n) for request, n in grants.tokens.items()])
@@ -175,8 +179,8 @@ class Scheduler:
         self._in_flight, self._planned_at = StepPlan(self._step, rows), now
         return self._in_flight
 
-    def _grant_running(self, grants: Grants) -> int:
-        """Decodes, then prefills under way. Returns how many prefill tokens the step can still take.
+    def _grant_running(self, grants: Grants, drafting: float) -> PromptRoom:
+        """Decodes, then prefills under way. Returns what the step can still take of prompts.
 
         Requests are admitted only into budget that is left, so no more run than the budget has tokens. Each decode
         gets one; drafts get what is spare after a token for everybody, in turns if that is too little for all.
@@ -191,13 +195,15 @@ class Scheduler:
             others -= 1
             if request in self._running:
                 self._grant(request, max(1, min(request.pending, grants.left - others)), grants)
-        budget = self._prefill_budget(grants)
+        granted = work_of((request.computed, n) for request, n in grants.tokens.items())
+        objective, least = self.settings.tpot_objective, self.settings.min_prefill_chunk
+        room = PromptRoom(self._cost_model, objective, granted, drafting=drafting, min_chunk=least)
         for request in prefills:
-            num_tokens = grants.limit(request, min(request.pending, budget, grants.left, self._max_chunk))
-            if num_tokens > 0 and request in self._running:
+            wanted = grants.limit(request, min(request.pending, grants.left, self._max_chunk))
+            if request in self._running and (num_tokens := room.limit(request.computed, wanted)) > 0:
+                room.take(request.computed, num_tokens)
                 self._grant(request, num_tokens, grants)
-                budget -= grants.tokens.get(request, 0)
-        return min(budget, grants.left)
+        return room
 
     def _grant(self, request: Request, num_tokens: int, grants: Grants) -> None:
         """Reserve blocks and grant, at the cost of drafts, then held blocks, then running requests (maybe itself)."""
@@ -212,16 +218,7 @@ class Scheduler:
                     return
         grants.give(request, num_tokens)
 
-    def _prefill_budget(self, grants: Grants) -> int:
-        """Tokens of prompts that fit beside the granted decodes under the TPOT objective."""
-        objective = self.settings.tpot_objective
-        if objective is None or not grants.tokens:
-            return grants.left
-        context = sum(request.computed + n for request, n in grants.tokens.items())
-        limit = self._cost_model.chunk_limit(len(grants.tokens), context, objective)
-        return grants.left if limit is None else min(limit, grants.left)
-
-    def _admit(self, grants: Grants, budget: int, now: float) -> None:
+    def _admit(self, grants: Grants, room: PromptRoom, now: float) -> None:
         """Waiting requests in order until one does not fit.
 
         Passed over: children whose parent is not ready, and what wants prompt logits when the step has enough of them.
@@ -233,17 +230,17 @@ class Scheduler:
         promised = sum(max(0, each) for each in lacking)
         admitted: list[Request] = []
         for request in self.queue:
-            if len(self._running) >= limit or budget == 0:
+            if len(self._running) >= limit or grants.left == 0:
                 break
             if request in blocked or grants.limit(request, 1) == 0:
                 continue
-            num_tokens = self._try_start(request, grants, budget, promised)
+            num_tokens = self._try_start(request, grants, room, promised)
             while num_tokens == 0 and not self._running and self._forks.give_up_held():
-                num_tokens = self._try_start(request, grants, budget, promised)
+                num_tokens = self._try_start(request, grants, room, promised)
             if num_tokens == 0:
                 break
             promised += self.kv.blocks_for(len(request.tokens)) - len(request.blocks)
-            budget -= num_tokens
+            room.take(request.computed, num_tokens)
             grants.give(request, num_tokens)
             admitted.append(request)
             self._start(request, now)
@@ -251,17 +248,19 @@ class Scheduler:
             self.queue.remove(request)
         self.queue.rates.observe(now, len(admitted), sum(each.num_prompt_tokens for each in admitted), len(self.queue))
 
-    def _try_start(self, request: Request, grants: Grants, budget: int, promised: int) -> int:
+    def _try_start(self, request: Request, grants: Grants, room: PromptRoom, promised: int) -> int:
         """Reserve blocks for the first chunk; the number of its tokens, or 0 and nothing changed."""
         # Prompt log-probabilities need logits at every prompt position, and the cache keeps none.
         hit = None if request.blocks or request.lacks_prompt_logprobs else self.kv.match(request)
         start = hit.num_tokens if hit else request.computed
         num_tokens = grants.limit(request, len(request.tokens) - start)
         if self.settings.enable_chunked_prefill:
-            num_tokens = min(num_tokens, budget, self._max_chunk)
+            num_tokens = room.limit(start, min(num_tokens, grants.left, self._max_chunk))
         elif num_tokens > self.settings.max_num_batched_tokens:  # grew beyond it before a preemption
-            num_tokens = budget
-        elif num_tokens > budget:
+            num_tokens = grants.left
+        elif num_tokens > grants.left:
+            num_tokens = 0
+        if num_tokens == 0:
             return 0
         rest = self.kv.blocks_for(len(request.tokens)) - self.kv.blocks_for(start + num_tokens)
         keep_free = rest + (promised + self._watermark if self._running else 0)
@@ -305,8 +304,7 @@ class Scheduler:
         self._in_flight = None
         elapsed = result.timing.build + result.timing.forward + result.timing.sample
         elapsed = max(elapsed, now - self._planned_at)
-        context = (num_tokens := plan.num_tokens) + sum([row.start for row in plan.rows])
-        self._cost_model.observe(num_tokens, len(plan.rows), context, elapsed)
+        self._cost_model.observe(plan_work(plan), elapsed)
         self.proposer.observe_step(plan, elapsed)
         updates = self.drain()
         sampled: list[Request] = []

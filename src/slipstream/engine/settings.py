@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slipstream.engine.objective import Objective
 from slipstream.errors import ConfigError
 from slipstream.lean import dataclass
 
@@ -14,7 +15,8 @@ class SchedulerSettings:
     max_num_seqs: int = 64  # running at once
     enable_chunked_prefill: bool = True
     max_prefill_chunk: int | None = None  # tokens of one row; None: bounded by the step alone
-    tpot_objective: float | None = None  # seconds per step while anything decodes; None: off
+    tpot_objective: Objective = None  # seconds per step while anything decodes; None: off
+    min_prefill_chunk: int = 16  # tokens that a prompt gets in a step whatever the objective; it always advances
     watermark: float = 0.01  # share of the blocks that admission leaves free
     max_queued: int | None = None  # new requests waiting; None: no bound
     max_queued_tokens: int | None = None  # their prompt tokens together; an empty queue takes any request
@@ -26,6 +28,7 @@ class SchedulerSettings:
             "max_num_batched_tokens",
             "max_num_seqs",
             "max_prefill_chunk",
+            "min_prefill_chunk",
             "max_queued_tokens",
             "max_preemptions",
         ):
@@ -34,7 +37,7 @@ class SchedulerSettings:
                 raise ConfigError(f"must be at least 1, not {value}.", where=name)
         if self.max_queued is not None and self.max_queued < 0:
             raise ConfigError(f"must not be negative, but is {self.max_queued}.", where="max_queued")
-        if self.tpot_objective is not None and not self.tpot_objective > 0.0:
+        if self.tpot_objective not in (None, "auto") and not float(self.tpot_objective) > 0.0:
             raise ConfigError(f"must be above 0 seconds, not {self.tpot_objective}.", where="tpot_objective")
         if self.tpot_objective is not None and not self.enable_chunked_prefill:
             raise ConfigError(

@@ -84,7 +84,7 @@ def _batch(timeline: Timeline, _parts: Split) -> tuple[str, str]:
     rows = sum(chunk.step_rows for chunk in timeline.chunks) + timeline.decode.mean_rows * timeline.decode.num_steps
     mates = f", {rows / steps - 1:.1f} on average in its {count(steps, 'step')}" if steps else ""
     return f"Other requests were computed in the meantime{mates}", (
-        "Set tpot_objective to bound what prompts of others may cost, or lower max_num_seqs."
+        "Set tpot_objective to fewer seconds, so that prompts of others cost less at a time, or lower max_num_seqs."
     )
 
 
