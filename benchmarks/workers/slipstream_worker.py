@@ -25,6 +25,7 @@ class Slipstream:
             num_threads=threads,
             enable_prefix_caching=False,
             max_num_seqs=max_seqs,
+            tpot_objective="off",  # all are to decode together as soon as can be
             num_blocks=max_seqs * (-(-(max_tokens + MOST_EARLY) // 16)),
         )
         self.version = f"{installed_version()} ({self._llm.plan.options.backend})"
