@@ -25,11 +25,13 @@ cmake -S . -B "$out/address" -DCMAKE_BUILD_TYPE=None -DSLIPSTREAM_SANITIZE=addre
 cmake --build "$out/address" --parallel "$(nproc)" --target _native
 cp "$out"/address/_native*.so "$tree/slipstream/"
 
+# Freed memory stays with AddressSanitizer, so that its reuse is seen: the test that it goes back to the system is left out.
 # Python itself is not instrumented: the runtime has to be there first, and what the interpreter keeps is no leak of ours.
 libraries="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so)"
 cd "$tree"
 LD_PRELOAD="$libraries" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc OMP_NUM_THREADS=1 \
-    "$out/venv/bin/python" -m pytest -p no:cacheprovider -m "not model" tests/native tests/test_native.py tests/test_native_strings.py "$@"
+    "$out/venv/bin/python" -m pytest -p no:cacheprovider -m "not model" tests/native tests/test_native.py tests/test_native_strings.py \
+    --deselect tests/test_native_strings.py::test_free_memory_goes_back_to_the_system "$@"
 
 cd - >/dev/null
 echo "Building the thread team with ThreadSanitizer"
