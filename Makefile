@@ -2,6 +2,7 @@
 # make test   the whole test suite              make fast       only the quick tests
 # make lint   style, types, room order          make clean      remove build output and caches
 # make peers   install llama.cpp and OpenVINO GenAI for benchmarks/peers.py
+# make peers-server  build llama-server, from the same sources, for benchmarks/serving.py
 # make sanitize  native tests on a build with AddressSanitizer, UndefinedBehaviorSanitizer; thread team with ThreadSanitizer
 # make native-warnings  compile the C++ code with every compiler at hand, warnings being errors
 #
@@ -10,7 +11,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: run test fast lint clean peers native-warnings sanitize
+.PHONY: run test fast lint clean peers peers-server native-warnings sanitize
 
 MODEL ?= smollm2
 MAX_TOKENS ?= 128
@@ -49,6 +50,17 @@ peers:
 	test -x .venv-peers/bin/python || "$$(scripts/find_python.sh $(PYTHON))" -m venv .venv-peers
 	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAVA_BUILD=OFF" \
 	  .venv-peers/bin/python -m pip install llama-cpp-python openvino-genai
+
+# The sources are those of the llama-cpp-python that `make peers` installs; without its web page, which is downloaded.
+peers-server: peers
+	rm -rf build/llama-server && mkdir -p build/llama-server
+	.venv-peers/bin/python -m pip download --no-deps --no-binary llama-cpp-python --dest build/llama-server \
+	  "llama-cpp-python==$$(.venv-peers/bin/python -c 'from importlib.metadata import version as v; print(v("llama-cpp-python"))')"
+	tar -xzf build/llama-server/llama_cpp_python-*.tar.gz -C build/llama-server --strip-components 1
+	cmake -S build/llama-server/vendor/llama.cpp -B build/llama-server/out -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
+	  -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_USE_PREBUILT_UI=OFF
+	cmake --build build/llama-server/out --target llama-server --parallel
+	cp build/llama-server/out/bin/llama-server .venv-peers/bin/
 
 sanitize: $(READY_DEV)
 	scripts/native_sanitize.sh

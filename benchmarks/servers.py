@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.peers import PEERS_PYTHON, ROOT, VLLM_PYTHON, WORKERS, note
 
 LLAMA_SERVER = PEERS_PYTHON.parent / "llama-server"
-START_TIMEOUT = 600.0  # seconds; vLLM compiles its model first
+START_TIMEOUT = 1200.0  # seconds; vLLM compiles its model, minutes when it is the first time
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -41,9 +41,11 @@ class Setup:
 
 
 def slipstream_command(setup: Setup, port: int) -> list[str]:
-    script = Path(sys.executable).parent / "slipstream"
+    start = (
+        "import sys; from slipstream.cli.main import run; sys.exit(run())"  # this tree's, wherever the script points
+    )
     return [
-        *(str(script), "serve", str(setup.model), "--port", str(port)),
+        *(sys.executable, "-c", start, "serve", str(setup.model), "--port", str(port)),
         *("--num-threads", str(setup.threads), "--max-num-seqs", str(setup.concurrency)),
         *("--max-model-len", str(setup.max_tokens), "--no-enable-prefix-caching"),
     ]

@@ -26,7 +26,9 @@ import asyncio
 import json
 import platform
 import shlex
+import signal
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -82,7 +84,10 @@ def read_turn(
     """Raises SystemExit when nothing was answered."""
     summary = level.summary
     if summary.output_tokens_per_s is None or not {"ttft", "tpot"} <= summary.latency.keys():
-        raise SystemExit(f"{server} answered nothing in round {number}: {summary.errors}")
+        raise SystemExit(
+            f"{server} answered nothing that began in the measured time of round {number} "
+            f"(failures: {summary.errors}); give more --seconds and --warmup"
+        )
     good = [each for each in level.records if each.error is None]
     ttft, tpot = (summary.latency[name].quantiles for name in ("ttft", "tpot"))
     return Turn(
@@ -261,7 +266,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--servers", default=",".join(spec.name for spec in SERVERS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="measured per turn")
-    parser.add_argument("--warmup", type=float, default=20.0, help="seconds of load before them")
+    parser.add_argument("--warmup", type=float, default=30.0, help="seconds of load before them")
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lengths", default=DEFAULT_LENGTHS, help="as of `slipstream bench serve`")
@@ -277,6 +282,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the servers are ended too
     parser = options()
     args = parser.parse_args()
     if min(args.rounds, args.concurrency, args.threads) < 1 or args.seconds <= 0 or args.warmup < 0:
