@@ -51,14 +51,15 @@ peers:
 	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAVA_BUILD=OFF" \
 	  .venv-peers/bin/python -m pip install llama-cpp-python openvino-genai
 
-# The sources are those of the llama-cpp-python that `make peers` installs; without its web page, which is downloaded.
+# From the sources of the llama-cpp-python that `make peers` installs; without its web page, which would be downloaded.
 peers-server: peers
 	rm -rf build/llama-server && mkdir -p build/llama-server
-	.venv-peers/bin/python -m pip download --no-deps --no-binary llama-cpp-python --dest build/llama-server \
-	  "llama-cpp-python==$$(.venv-peers/bin/python -c 'from importlib.metadata import version as v; print(v("llama-cpp-python"))')"
-	tar -xzf build/llama-server/llama_cpp_python-*.tar.gz -C build/llama-server --strip-components 1
+	release="$$(.venv-peers/bin/python -c 'from importlib.metadata import version; print(version("llama-cpp-python"))')"; \
+	.venv-peers/bin/python -m pip download --no-deps --no-binary llama-cpp-python --dest build/llama-server "llama-cpp-python==$$release"; \
+	tar -xzf "build/llama-server/llama_cpp_python-$$release.tar.gz" -C build/llama-server --strip-components 1; \
 	cmake -S build/llama-server/vendor/llama.cpp -B build/llama-server/out -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
-	  -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_USE_PREBUILT_UI=OFF
+	  -DLLAMA_BUILD_NUMBER=0 -DLLAMA_BUILD_COMMIT="llama-cpp-python-$$release" -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF \
+	  -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_USE_PREBUILT_UI=OFF
 	cmake --build build/llama-server/out --target llama-server --parallel
 	cp build/llama-server/out/bin/llama-server .venv-peers/bin/
 
