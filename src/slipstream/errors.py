@@ -12,6 +12,7 @@ SlipstreamError                     exit code 1
 │   └── ChatTemplateError
 ├── RequestError                    4   one request; never harms another
 │   ├── InvalidParamsError
+│   ├── GrammarError                    its grammar cannot be followed any further
 │   ├── ContextLengthError
 │   ├── TextTooLongError                not even the longest tokens could hold it
 │   ├── OverloadedError                 come back later
@@ -27,6 +28,8 @@ SlipstreamError                     exit code 1
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 
 class SlipstreamError(Exception):
@@ -94,6 +97,13 @@ class RequestError(SlipstreamError):
 
 class InvalidParamsError(RequestError):
     pass
+
+
+FailureKind = Literal["grammar"]  # what ended one completion, where it is known to be of the request's own making
+
+
+class GrammarError(RequestError):
+    """In the middle of an answer: the grammar that was asked for has come to a limit, or takes too much time."""
 
 
 class ContextLengthError(RequestError):

@@ -150,6 +150,7 @@ class Completion:
             ),
             delta.num_accepted,
             delta.accepted_characters,
+            request.error_kind,
         )
 
     def _prompt_logprobs(self) -> tuple[TokenLogprob | None, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from slipstream.engine.request import FinishReason
+from slipstream.errors import FailureKind
 from slipstream.lean import dataclass
 from slipstream.sampling.logprobs import TokenLogprob
 
@@ -54,6 +55,7 @@ class OutputDelta:
     stats: CompletionStats | None = None  # with the last delta
     num_accepted: int = 0  # of `token_ids`, so many were drafted: the first ones
     accepted_characters: int = 0  # of `text`, so many came with them
+    error_kind: FailureKind | None = None  # "grammar": the request's own could not be followed any further
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     error: str | None = None
     stats: CompletionStats | None = None
+    error_kind: FailureKind | None = None  # "grammar": the request's own could not be followed any further
 
 
 @dataclass(slots=True)
@@ -96,7 +99,7 @@ class RequestOutput:
         if delta.finish_reason is not None:
             output.finish_reason = delta.finish_reason
             output.stop_reason = delta.stop_reason
-            output.error = delta.error
+            output.error, output.error_kind = delta.error, delta.error_kind
             output.stats = delta.stats
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slipstream.errors import FailureKind
 from slipstream.lean import dataclass
 from slipstream.sampling.logprobs import TokenLogprob
 from slipstream.sampling.params import SamplingParams
@@ -64,6 +65,7 @@ class RowResult:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()  # for prompt positions start+1.., if asked
     error: str | None = None  # this request failed in the runner; the others did not
     complete: bool = False  # the grammar allows nothing after the last token
+    error_kind: FailureKind | None = None
 
 
 @dataclass(frozen=True, slots=True)

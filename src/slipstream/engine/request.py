@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Literal
 
 from slipstream.engine.plan import RowSampling
-from slipstream.errors import ContextLengthError, InvalidParamsError
+from slipstream.errors import ContextLengthError, FailureKind, InvalidParamsError
 from slipstream.kv.manager import BlockTable
 from slipstream.sampling.logprobs import TokenLogprob
 from slipstream.sampling.params import SamplingParams
@@ -93,6 +93,7 @@ class Request:
     finish_reason: FinishReason | None = None
     stop_token: int | None = None  # the stop token that ended it
     error: str | None = None
+    error_kind: FailureKind | None = None
     tokens: list[int] = field(init=False)
     computed: int = 0
     draft: tuple[int, ...] = ()

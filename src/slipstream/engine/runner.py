@@ -103,7 +103,7 @@ def _sample(
     results = []
     for row, end in zip(plan.rows, ends, strict=True):
         drawn = next(sampled) if row.samples else SampledRow(tokens=(), accepted=0)
-        error = drawn.error
+        error, kind = drawn.error, drawn.error_kind
         prompt: tuple[TokenLogprob, ...] = ()
         if row.sampling.params.prompt_logprobs is not None and error is None:
             try:
@@ -111,7 +111,7 @@ def _sample(
             except RequestError as failure:
                 error = str(failure)
         results.append(
-            RowResult(row.request_id, drawn.tokens, drawn.accepted, drawn.logprobs, prompt, error, drawn.complete)
+            RowResult(row.request_id, drawn.tokens, drawn.accepted, drawn.logprobs, prompt, error, drawn.complete, kind)
         )
     return tuple(results)
 

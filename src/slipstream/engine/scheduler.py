@@ -340,7 +340,7 @@ class Scheduler:
 
     def _apply_row(self, request: Request, row: PlanRow, answer: RowResult, now: float) -> RequestUpdate:
         if answer.error is not None:
-            request.finish_reason, request.error = "error", answer.error
+            request.finish_reason, request.error, request.error_kind = "error", answer.error, answer.error_kind
             self._end(request, now)
             return RequestUpdate(request, finish_reason="error")
         check_answer(row, answer)

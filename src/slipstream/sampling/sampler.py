@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.errors import RequestError
+from slipstream.errors import FailureKind, GrammarError, RequestError
 from slipstream.kernels.sampling import Draw, SamplingOps
 from slipstream.lean import dataclass
 from slipstream.sampling.filters import kept_tokens, scale_by_temperature
@@ -77,6 +77,7 @@ class SampledRow:
     logprobs: tuple[TokenLogprob, ...] = ()  # one per token, if asked
     error: str | None = None
     complete: bool = False  # the grammar allows nothing after the last token
+    error_kind: FailureKind | None = None
 
 
 def sample_rows(
@@ -103,7 +104,8 @@ def sample_rows(
             else:
                 results.append(_sample_row(logits[start:end], row, ops))
         except RequestError as error:
-            results.append(SampledRow(tokens=(), accepted=0, error=str(error)))
+            kind: FailureKind | None = "grammar" if isinstance(error, GrammarError) else None
+            results.append(SampledRow(tokens=(), accepted=0, error=str(error), error_kind=kind))
         start = end
     return results
 

@@ -11,7 +11,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from slipstream.engine.outputs import OutputDelta, RequestOutput
-from slipstream.errors import EngineError, SlipstreamError
+from slipstream.errors import SlipstreamError
 from slipstream.server.context import ServerContext
 from slipstream.server.errors import error_body
 from slipstream.server.generate import DeltaStream, Job, collect
@@ -91,8 +91,9 @@ async def _events(
         while batch is not None:
             for delta in batch:
                 account.add(delta)
-                if delta.finish_reason == "error":
-                    raise EngineError(delta.error or "the completion failed.")
+                failure = stream.error_of(delta)
+                if failure is not None:
+                    raise failure
                 out += [event({**chunk, **usage_of()}) for chunk in writer.chunks(delta)]
             if data := data_or_ping(stream, batch, b"".join(out)):
                 yield data

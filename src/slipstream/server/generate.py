@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from slipstream.engine.outputs import OutputDelta, RequestOutput
+from slipstream.engine.outputs import CompletionOutput, OutputDelta, RequestOutput
 from slipstream.engine.protocol import Engine, GenerationRequest, RequestSpeculation
-from slipstream.errors import DeadlineError, EngineError, SlipstreamError
+from slipstream.errors import DeadlineError, EngineError, GrammarError, SlipstreamError
 from slipstream.sampling.params import SamplingParams
 from slipstream.server.errors import SlowClientError
 from slipstream.server.request_ids import engine_id
@@ -136,6 +136,10 @@ class DeltaStream:
         taken, self._ready = self._ready, []
         return taken
 
+    def error_of(self, delta: OutputDelta) -> SlipstreamError | None:
+        """See `failure_of`."""
+        return failure_of(delta, self._job.params)
+
     def wrote(self) -> None:
         """The client was sent something."""
         self._silent = self._ping_due = False
@@ -212,15 +216,27 @@ async def collect(
                 outputs[delta.index // n].add(replace(delta, index=delta.index % n))
     finally:
         await stream.close()
-    raise_if_useless(outputs)
+    raise_if_useless(outputs, job.params)
     return outputs
 
 
-def raise_if_useless(outputs: Sequence[RequestOutput]) -> None:
-    """Raises EngineError if a completion failed, and DeadlineError if the deadline passed before any token."""
+def failure_of(completion: OutputDelta | CompletionOutput, params: SamplingParams) -> SlipstreamError | None:
+    """What ended it, if that was an error: GrammarError where it was the request's own grammar, else EngineError."""
+    if completion.finish_reason != "error":
+        return None
+    what = completion.error or "the completion failed."
+    if completion.error_kind == "grammar" and params.grammar is not None:
+        field = params.grammar.name_of()
+        return GrammarError(what.removeprefix(f"{field}: "), where=field)
+    return EngineError(what)
+
+
+def raise_if_useless(outputs: Sequence[RequestOutput], params: SamplingParams) -> None:
+    """Raises what `failure_of` a completion says, and DeadlineError if the deadline passed before any token."""
     completions = [each for output in outputs for each in output.outputs]
     for each in completions:
-        if each.finish_reason == "error":
-            raise EngineError(each.error or "the completion failed.")
+        failure = failure_of(each, params)
+        if failure is not None:
+            raise failure
     if all(each.finish_reason == "deadline" and not each.token_ids for each in completions):
         raise DeadlineError("the deadline passed before the first token.", fix="Allow more time.")

@@ -10,7 +10,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from slipstream.engine.outputs import CompletionOutput, OutputDelta
-from slipstream.errors import EngineError, SlipstreamError
+from slipstream.errors import SlipstreamError
 from slipstream.server.answering import data_or_ping, new_account, open_stream
 from slipstream.server.context import ServerContext
 from slipstream.server.generate import DeltaStream, Job
@@ -51,8 +51,9 @@ async def _events(
         while batch is not None:
             for delta in batch:
                 account.add(delta)
-                if delta.finish_reason == "error":
-                    raise EngineError(delta.error or "the answer failed.")
+                failure = stream.error_of(delta)
+                if failure is not None:
+                    raise failure
                 out += writer.delta(delta)
             if data := data_or_ping(stream, batch, _encode(out)):
                 yield data

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from slipstream.errors import InvalidParamsError
-from slipstream.sampling.grammar.bounds import MAX_OPTIONAL
 from slipstream.sampling.grammar.compiler import MAX_CACHED, MAX_COMPILE_SECONDS, GrammarCompiler
 from slipstream.sampling.grammar.forced import WINDOW
+from slipstream.sampling.grammar.limits import MAX_OPTIONAL
 from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.sampling.grammar.state import GrammarState
 from slipstream.sampling.grammar.vocabulary import GrammarVocabulary

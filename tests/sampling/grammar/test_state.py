@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.errors import RequestError
+from slipstream.errors import GrammarError, RequestError
 from slipstream.sampling.grammar.bounds import MAX_DIGITS
 from slipstream.sampling.grammar.forced import WINDOW
 from slipstream.sampling.grammar.spec import GrammarSpec
@@ -16,6 +16,7 @@ from slipstream.sampling.grammar.state import SECONDS_AT_START, GrammarState
 from slipstream.sampling.grammar.states import GrammarStates
 from tests.sampling.grammar.tiny_vocabulary import (
     EOS,
+    TOKENIZER,
     VOCAB_SIZE,
     compiler,
     next_texts,
@@ -116,14 +117,73 @@ def test_text_without_alternative_is_spelled_as_the_tokenizer_does() -> None:
 
 def test_a_grammar_whose_masks_take_too_long_fails_its_request_alone() -> None:
     seconds = iter(np.arange(0.0, 9.0, SECONDS_AT_START / 2 + 0.004))
-    at = GrammarState(shared_compiler().compile(GrammarSpec.regex("a*")), clock=lambda: float(next(seconds)))
+    at = GrammarState(
+        shared_compiler().compile(GrammarSpec.regex("a*")), name="guided_regex", clock=lambda: float(next(seconds))
+    )
     scores = np.zeros(VOCAB_SIZE)
-    at.mask(scores, remaining=99)
+    at.mask(scores, remaining=9999)
     at.advance([97])
-    at.mask(scores, remaining=99)  # 0.508 s, and 0.52 are granted
+    at.mask(scores, remaining=9999)  # 0.508 s, and 0.52 are granted
     at.advance([97])
-    with pytest.raises(RequestError, match=r"took 0.76 s of processor time by output 2, and 0.54 s are granted"):
-        at.mask(scores, remaining=99)
+    with pytest.raises(
+        GrammarError,
+        match=r"guided_regex: following the grammar took 0.76 s of processor time by output 2, and 0.54 s are granted",
+    ):
+        at.mask(scores, remaining=9999)
+
+
+def test_endings_are_looked_for_with_half_of_the_time_and_what_is_known_is_kept() -> None:
+    """An answer that has too little time for its ending is cut off; it was an error."""
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += seconds_per_look
+        return now[0]
+
+    seconds_per_look = 0.0
+    spec = GrammarSpec.json_schema({"type": "array", "items": {"type": "string", "maxLength": 3}})
+    at = GrammarState(shared_compiler().compile(spec), clock=clock)
+    scores = np.zeros(VOCAB_SIZE)
+    scores[ord("a")] = 1.0
+    at.advance(TOKENIZER.encode('["a'))
+    usual = at.mask(scores, remaining=3)
+    assert usual[[ord("a"), ord('"')]].all()  # the ending "] fits behind both
+    seconds_per_look = 1e-3
+    while at._search_seconds < SECONDS_AT_START / 2:
+        assert np.array_equal(at.mask(scores, remaining=3), usual)
+    seconds_per_look = 0.0
+    assert np.array_equal(at.mask(scores, remaining=3), usual)
+    assert np.flatnonzero(at.mask(scores, remaining=2)).tolist() == [ord('"')]
+    assert at._search_seconds < SECONDS_AT_START / 2 + 0.02
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "ending"),
+    [
+        ({"type": "integer", "multipleOf": 7}, "", "0"),
+        ({"type": "integer", "multipleOf": 7}, "12", "6"),
+        ({"type": "integer", "multipleOf": 997}, "-12", "961"),
+        ({"type": "number", "multipleOf": 0.25}, "1.2", "5"),
+        ({"type": "integer", "multipleOf": 13, "minimum": 1}, "", "13"),
+        ({"allOf": [{"type": "integer", "multipleOf": 6}, {"multipleOf": 15}]}, "1", "20"),
+    ],
+)
+def test_multiples_are_completed(schema: dict[str, object], text: str, ending: str) -> None:
+    """The search tried digit by digit, up to its limits, at every token; the answer failed for want of time."""
+    spec = GrammarSpec.json_schema({"type": "array", "items": schema, "minItems": 1, "maxItems": 2})
+    at = state(spec, "[" + text)
+    found = at._search(at._byte_state())
+    assert found is not None
+    assert found.decode() == ending + "]"
+
+
+@pytest.mark.parametrize("step", [3, 60, 997, 0.05])
+def test_answers_with_multiples_end_within_their_budget(step: float) -> None:
+    spec = GrammarSpec.json_schema({"type": "array", "items": {"type": "number", "multipleOf": step}})
+    for seed in range(4):
+        tokens, _ = walk(spec, 30 + seed, seed, eos_bias=-9.0)
+        for number in json.loads(text_of(tokens)):
+            assert (round(100 * number) % round(100 * step)) == 0
 
 
 def test_a_token_that_is_not_allowed_is_refused() -> None:

@@ -62,8 +62,12 @@ def test_a_row_whose_grammar_and_parameters_contradict_fails_alone() -> None:
     spec = GrammarSpec.choice(["abc"])
     params = SamplingParams(temperature=0.0, max_tokens=9, grammar=spec, allowed_token_ids=[ord("z")])
     logits = np.zeros((1, VOCAB_SIZE), np.float32)
-    assert "forbid every token" in (draw(params, (), (), logits).error or "")
-    assert "does not allow" in (draw(replace(params, allowed_token_ids=()), (ord("z"),), (), logits).error or "")
+    forbidden = draw(params, (), (), logits)
+    assert "forbid every token" in (forbidden.error or "")
+    assert forbidden.error_kind is None
+    wrong = draw(replace(params, allowed_token_ids=()), (ord("z"),), (), logits)
+    assert "choice: the grammar does not allow" in (wrong.error or "")
+    assert wrong.error_kind == "grammar"
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +113,7 @@ def test_a_grammar_that_takes_too_long_ends_its_own_request_only(llm: LLM, monke
     slow, other = llm.generate(["Hello", "You"], [replace(plain, grammar=GrammarSpec.regex("a+")), plain])
     assert slow.outputs[0].finish_reason == "error"
     assert "of processor time" in (slow.outputs[0].error or "")
+    assert slow.outputs[0].error_kind == "grammar"
     assert (other.outputs[0].finish_reason, len(other.outputs[0].token_ids)) == ("length", 6)
 
 

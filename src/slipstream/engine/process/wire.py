@@ -14,7 +14,7 @@ from slipstream.engine.process.wire_errors import WireError
 from slipstream.engine.protocol import EngineInfo, EngineStats, GenerationRequest
 from slipstream.engine.request import FinishReason
 from slipstream.engine.timeline import RequestTimeline
-from slipstream.errors import InvalidParamsError
+from slipstream.errors import FailureKind, InvalidParamsError
 from slipstream.sampling.logprobs import TokenLogprob
 
 
@@ -93,6 +93,7 @@ class WireDelta(msgspec.Struct, frozen=True, array_like=True):
     stats: CompletionStats | None = None
     num_accepted: int = 0
     accepted_characters: int = 0
+    error_kind: FailureKind | None = None
 
 
 class Stepped(Message, frozen=True):
@@ -164,6 +165,7 @@ def wire_delta(handle: int, delta: OutputDelta) -> WireDelta:
         delta.stats,
         delta.num_accepted,
         delta.accepted_characters,
+        delta.error_kind,
     )
 
 
@@ -181,4 +183,5 @@ def output_delta(request_id: str, delta: WireDelta) -> OutputDelta:
         delta.stats,
         delta.num_accepted,
         delta.accepted_characters,
+        delta.error_kind,
     )

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from slipstream.sampling.grammar.schema_parts import LISTS, MAPPINGS, SINGLE
+
 MAX_ITEMS = 256  # of an array without maxItems
 MAX_LENGTH = 4096  # characters of a string without maxLength
 MAX_DIGITS = 20  # consecutive digits of a number; 17 give every float64
-MAX_OPTIONAL = 400  # properties of one object that may be left out; a mask takes longer the more of them are open
 
-# Where a schema holds further schemas: one, a list of them, or a mapping of names to them.
-_SINGLE = ("items", "additionalProperties", "additionalItems", "contains", "not", "if", "then", "else")
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_MAPPINGS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 # A string with one of these has a form of its own, which says how long it is.
 _SHAPED = ("enum", "const", "pattern", "format", "maxLength", "$ref")
 
@@ -29,14 +26,14 @@ def bound_schema(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     bounded = dict(schema)
-    for name in _SINGLE:
+    for name in SINGLE:
         if name in bounded:
             value = bounded[name]
             bounded[name] = [bound_schema(each) for each in value] if isinstance(value, list) else bound_schema(value)
-    for name in _LISTS:
+    for name in LISTS:
         if isinstance(bounded.get(name), list):
             bounded[name] = [bound_schema(each) for each in bounded[name]]
-    for name in _MAPPINGS:
+    for name in MAPPINGS:
         if isinstance(bounded.get(name), dict):
             bounded[name] = {key: bound_schema(each) for key, each in bounded[name].items()}
     types = bounded.get("type")
@@ -46,40 +43,6 @@ def bound_schema(schema: Any) -> Any:
     if "array" in named and not any(key in bounded for key in ("maxItems", "enum", "const", "$ref")):
         bounded["maxItems"] = max(MAX_ITEMS, _least(bounded.get("minItems")))
     return bounded
-
-
-def too_many_optional(schema: Any) -> str | None:
-    """What is wrong with a schema that names more than MAX_OPTIONAL properties of one object without requiring them;
-    None if it does not."""
-    places = [("#", schema)]
-    while places:
-        place, each = places.pop()
-        if not isinstance(each, dict):
-            continue
-        properties, required = each.get("properties"), each.get("required")
-        if isinstance(properties, dict) and each.get("$ref") is None:
-            needed = {name for name in required if isinstance(name, str)} if isinstance(required, list) else ()
-            optional = sum(name not in needed for name in properties)
-            if optional > MAX_OPTIONAL:
-                return (
-                    f"the object at {place} has {optional} optional properties, and at most {MAX_OPTIONAL} are "
-                    "possible; make them required, or split the object"
-                )
-        for name in _SINGLE:
-            value = each.get(name)
-            places += [(f"{place}/{name}", item) for item in (value if isinstance(value, list) else [value])]
-        for name in _LISTS:
-            places += [(f"{place}/{name}/{i}", item) for i, item in enumerate(_if_list(each.get(name)))]
-        for name in _MAPPINGS:
-            value = each.get(name)
-            places += (
-                [(f"{place}/{name}/{key}", item) for key, item in value.items()] if isinstance(value, dict) else []
-            )
-    return None
-
-
-def _if_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _least(value: Any) -> int:

@@ -6,7 +6,7 @@ that it finds is always accepted; that none is shorter is certain only where the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from slipstream.sampling.grammar.forced import forced_bytes
+from slipstream.sampling.grammar.merging import Step
+from slipstream.sampling.grammar.multiples import digits_to_multiple
 
 if TYPE_CHECKING:
     import llguidance
@@ -27,6 +29,7 @@ FORCED_PER_VISIT = 16  # bytes without a choice that count as one visit
 Style = Literal["json", "mixed", "any"]
 
 _QUOTE, _COMMA, _BRACE, _BRACKET, _ZERO, _LETTER, _TAG = 0x22, 0x2C, 0x7D, 0x5D, 0x30, 0x61, 0x3C
+_NINE, _ENDS = 0x39, (_COMMA, _BRACE, _BRACKET, _TAG)
 _FREE_TEXT = 64  # more allowed bytes than this: any character will do
 _FEW = 4
 
@@ -37,6 +40,8 @@ def shortest_completion(
     style: Style,
     max_bytes: int = MAX_ENDING,
     max_visits: int = MAX_VISITS,
+    before: bytes = b"",
+    steps: Sequence[Step] = (),
     out_of_time: Callable[[], bool] = lambda: False,
 ) -> bytes | None:
     """A shortest text found that takes `matcher` (of single bytes, left as it is) to an accepting state.
@@ -44,7 +49,8 @@ def shortest_completion(
     None if there is none within `max_bytes` or within the search's own limits; `out_of_time` is asked before every
     step, which takes some milliseconds at most. `style` "json": the grammar's language is JSON texts, so that the end
     of a string, a value, an array or an object is the best way on wherever it is allowed; "mixed": JSON between fixed
-    texts and tags.
+    texts and tags. `steps`: what numbers have to be multiples of somewhere, `before`: the text's end so far, for those
+    that have begun.
     """
     order = count()
     heap: list[tuple[int, int, bytes, llguidance.LLMatcher, bytes]] = [(0, next(order), b"", matcher, b"")]
@@ -74,6 +80,9 @@ def shortest_completion(
         if mask in seen[length]:
             continue
         seen[length].add(mask)
+        if steps and _in_number(allowed):
+            for more in digits_to_multiple(before + text, steps):
+                heappush(heap, (length + len(more), next(order), text, state, more))
         for byte in _ways(allowed, style):
             if length < max_bytes:
                 heappush(heap, (length + 1, next(order), text, state, bytes([byte])))
@@ -83,6 +92,11 @@ def shortest_completion(
 def _allowed_bytes(mask: bytes) -> list[int]:
     bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
     return np.flatnonzero(bits[:256]).tolist()
+
+
+def _in_number(allowed: list[int]) -> bool:
+    """Where a number may go on, and cannot end."""
+    return len(allowed) <= _FREE_TEXT and _NINE in allowed and not any(end in allowed for end in _ENDS)
 
 
 def _ways(allowed: list[int], style: Style) -> list[int]:

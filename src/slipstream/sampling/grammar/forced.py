@@ -1,7 +1,7 @@
 """Text that a grammar leaves no choice about, found byte by byte and no further than asked.
 
 llguidance can do this itself, but follows such a text to its end, however long, before every mask; it is told not to
-(`compiler.UNFORCED`), and this takes its place.
+(`sources.UNFORCED`), and this takes its place.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.errors import RequestError
+from slipstream.errors import GrammarError
 from slipstream.sampling.filters import top_ranked
 from slipstream.sampling.grammar.bounds import MAX_DIGITS, DigitRun
 from slipstream.sampling.grammar.closing import MAX_VISITS, shortest_completion
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
     from slipstream.sampling.sampler import RowContext
 
+MAX_SEARCH_SECONDS = 0.1  # of processor time, for one ending
 TESTED = 8  # likeliest tokens tried while the budget is tight
 MIN_GROWTH = 32  # tokens that the shortest ending is expected to grow by with one token, at most
 MIN_WATCHED = 128
 FIT_VISITS = 200
+_LONGEST_NUMBER = 64  # tokens looked back for its beginning
 SECONDS_AT_START, SECONDS_PER_TOKEN = 0.5, 0.02  # of processor time that a request's masks may take
 
 
@@ -41,13 +43,19 @@ class GrammarState:
     max(128, 4 growth) tokens when the watch begins.
 
     The time: masks are made inside a step that other requests wait for, so a grammar whose masks together take longer
-    than half a second and 20 ms per token, of this thread's processor time (`clock`), fails its request.
+    than half a second and 20 ms per token, of this thread's processor time (`clock`), fails its request. Endings are
+    looked for with half of that at most: without an ending the answer is cut off, which is better than an error.
+
+    name: what errors call the grammar; None: its kind.
     """
 
-    def __init__(self, compiled: CompiledGrammar, *, clock: Callable[[], float] = thread_time) -> None:
+    def __init__(
+        self, compiled: CompiledGrammar, *, name: str | None = None, clock: Callable[[], float] = thread_time
+    ) -> None:
         self.compiled = compiled
+        self._name = name or compiled.spec.kind
         self._clock = clock
-        self._seconds = 0.0
+        self._seconds = self._search_seconds = 0.0
         self._vocabulary = compiled.vocabulary
         self._matcher = compiled.matcher.deep_copy()
         self._tokens: list[int] = []
@@ -78,7 +86,7 @@ class GrammarState:
     def sync(self, output: Sequence[int]) -> None:
         """Go to the state behind `output`: forwards, back, or from the start, whatever is nearest.
 
-        Raises RequestError if the grammar does not accept it.
+        Raises GrammarError if the grammar does not accept it.
         """
         if self._tokens != list(output[: len(self._tokens)]):
             same = 0
@@ -88,11 +96,13 @@ class GrammarState:
         self.advance(output[len(self._tokens) :])
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Take sampled tokens; end-of-sequence too. Raises RequestError if the grammar does not allow one."""
+        """Take sampled tokens; end-of-sequence too. Raises GrammarError if the grammar does not allow one."""
         for token in tokens:
             if not (self._matcher.consume_token(token) if not self._matcher.is_stopped() else self._ends(token)):
                 why = plain_reason(self._matcher.get_error())[1] if self._matcher.is_error() else "it is complete"
-                raise RequestError(f"the grammar does not allow token {token} at output {len(self._tokens)}: {why}")
+                raise GrammarError(
+                    f"the grammar does not allow token {token} at output {len(self._tokens)}: {why}", where=self._name
+                )
             self._tokens.append(token)
 
     def allowed(self, scores: NDArray[np.floating], context: RowContext, *, position: int) -> NDArray[np.bool_]:
@@ -114,17 +124,17 @@ class GrammarState:
         scores: float [V], only read to choose which tokens are tried while the budget is tight. remaining: output
         tokens left, >= 1, the next one included. enough: of the tokens tried, likeliest first, how many have to fit.
         `keep_eos` false: end of sequence only where nothing else is left.
-        Raises RequestError if the grammar has run into its own limits, or takes too much time.
+        Raises GrammarError if the grammar has run into llguidance's limits, or takes too much time.
         """
         started = self._clock()
         allowed = self._mask(scores, remaining, enough, keep_eos)
         self._seconds += self._clock() - started
-        granted = SECONDS_AT_START + SECONDS_PER_TOKEN * len(self._tokens)
+        granted = self._granted()
         if self._seconds > granted:
-            raise RequestError(
+            raise GrammarError(
                 f"following the grammar took {self._seconds:.2f} s of processor time by output {len(self._tokens)}, "
                 f"and {granted:.2f} s are granted.",
-                where="grammar",
+                where=self._name,
                 fix="Simplify it.",
             )
         return allowed
@@ -134,7 +144,9 @@ class GrammarState:
         allowed: NDArray[np.bool_] = bits[: len(scores)].view(np.bool_)
         if self._matcher.is_error():
             why = plain_reason(self._matcher.get_error())[1]
-            raise RequestError(f"the grammar cannot be followed any further: {why}", where=self.compiled.spec.kind)
+            raise GrammarError(
+                f"the grammar cannot be followed beyond output {len(self._tokens)}: {why}.", where=self._name
+            )
         if len(allowed) < len(scores):
             allowed = np.concatenate([allowed, np.zeros(len(scores) - len(allowed), np.bool_)])
         # All tokens of a text without alternative are beginnings of it.
@@ -206,21 +218,42 @@ class GrammarState:
         state = state.deep_copy()
         if not state.consume_tokens(list(data)):
             return False
-        for found in self._guesses(state, ending):
+        for found in self._guesses(state, ending, data):
             spelled = self._spelled(found)
             if spelled is not None and len(spelled[1]) <= remaining:
                 return True
         return False
 
-    def _guesses(self, state: llguidance.LLMatcher, ending: bytes) -> Iterator[bytes | None]:
-        """The ending from before, where it still is one (behind a word of a text), then what a search finds."""
+    def _guesses(self, state: llguidance.LLMatcher, ending: bytes, data: bytes) -> Iterator[bytes | None]:
+        """Behind `data`: the ending from before where it still is one, as behind a word of a text, then what a search
+        finds."""
         after = state.deep_copy()
         if after.consume_tokens(list(ending)) and after.is_accepting():
             yield ending
-        yield self._search(state, max_visits=FIT_VISITS)
+        yield self._search(state, FIT_VISITS, data)
 
-    def _search(self, state: llguidance.LLMatcher, max_visits: int = MAX_VISITS) -> bytes | None:
-        return shortest_completion(state, style=self.compiled.style, max_visits=max_visits)
+    def _search(self, state: llguidance.LLMatcher, max_visits: int = MAX_VISITS, more: bytes = b"") -> bytes | None:
+        """`state`: behind the answer so far and `more`."""
+        started = self._clock()
+        left = min(MAX_SEARCH_SECONDS, self._granted() / 2 - self._search_seconds)
+        if left <= 0:
+            return None
+        found = shortest_completion(
+            state,
+            style=self.compiled.style,
+            max_visits=max_visits,
+            before=self._last_bytes() + more if self.compiled.steps else b"",
+            steps=self.compiled.steps,
+            out_of_time=lambda: self._clock() - started > left,
+        )
+        self._search_seconds += self._clock() - started
+        return found
+
+    def _granted(self) -> float:
+        return SECONDS_AT_START + SECONDS_PER_TOKEN * len(self._tokens)
+
+    def _last_bytes(self) -> bytes:
+        return b"".join([self._vocabulary.bytes[token] for token in self._tokens[-_LONGEST_NUMBER:]])
 
     def _spelled(self, text: bytes | None) -> tuple[bytes, tuple[int, ...]] | None:
         spelled = None if text is None else self._vocabulary.spell(text)

@@ -23,10 +23,10 @@ class GrammarStates:
         self._states: OrderedDict[str, GrammarState] = OrderedDict()
 
     def at(self, request_id: str, spec: GrammarSpec, output: Sequence[int]) -> GrammarState:
-        """The state behind `output`. Raises InvalidParamsError for a bad grammar, RequestError for a bad output."""
+        """The state behind `output`. Raises InvalidParamsError for a bad grammar, GrammarError for a bad output."""
         state = self._states.get(request_id)
         if state is None or state.compiled.spec != spec:
-            state = self._states[request_id] = GrammarState(self._compiler.compile(spec))
+            state = self._states[request_id] = GrammarState(self._compiler.compile(spec), name=spec.name_of())
         self._states.move_to_end(request_id)
         if len(self._states) > self._capacity:
             self._states.popitem(last=False)

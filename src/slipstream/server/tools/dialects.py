@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slipstream.sampling.grammar.bounds import bound_schema, too_many_optional
+from slipstream.sampling.grammar.bounds import bound_schema
+from slipstream.sampling.grammar.limits import schema_fault
 from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.server.chat_parts import OutputParser
 from slipstream.server.errors import BadRequestError
@@ -42,12 +43,12 @@ class Dialect:
         """At least one call of the choice's tools and nothing else; exactly one where calls may not be parallel.
 
         It is not closed when tokens run out: arguments that only the end of the budget wrote would look like the
-        model's. Raises BadRequestError for a schema that is known to be too large.
+        model's. Raises BadRequestError for a schema that is known to be more than can be followed.
         """
         for tool in choice.tools:
-            wrong = too_many_optional(tool.parameters)
-            if wrong is not None:
-                raise BadRequestError(f"cannot be used: {wrong}.", param=tool.field)
+            fault = schema_fault(tool.parameters)
+            if fault is not None:
+                raise BadRequestError(f"cannot be used: {fault}.", param=tool.field)
         rules = [f"call_{index}: {self.call(tool)}" for index, tool in enumerate(choice.tools)]
         calls = " | ".join(f"call_{index}" for index in range(len(choice.tools)))
         more = f" ({_text(self.between)} call){{0,{MAX_CALLS - 1}}}" if choice.parallel else ""
