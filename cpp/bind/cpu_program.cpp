@@ -37,6 +37,7 @@ using slipstream::ThreadPool;
 using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints2 = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using InFloats2 = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutFloats2 = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Cache = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Place = std::pair<int, int>;  // (buffer, column); buffer -1: none
@@ -53,6 +54,11 @@ class BoundProgram {
     int add_output(int columns) {
         const int buffer = program_.add_output(columns);
         output_columns_ = columns;
+        return buffer;
+    }
+    int add_input(int columns) {
+        const int buffer = program_.add_input(columns);
+        input_columns_ = columns;
         return buffer;
     }
     int add_tiles(int domain, int columns) { return program_.add_tiles(checked(domain), columns); }
@@ -216,7 +222,7 @@ class BoundProgram {
     }
 
     void run(const Ints& token_ids, const Ints& positions, const Ints& slots, const Ints& query_start, const Ints& kv_len,
-             const Ints2& block_table, const Ints& logits_rows, const OutFloats2& output) {
+             const Ints2& block_table, const Ints& logits_rows, const OutFloats2& output, const std::optional<InFloats2>& input) {
         slipstream::BatchArrays batch;
         batch.num_tokens = static_cast<int>(token_ids.size());
         batch.num_rows = static_cast<int>(kv_len.size());
@@ -224,7 +230,8 @@ class BoundProgram {
         batch.table_width = static_cast<int>(block_table.shape(1));
         if (positions.size() != token_ids.size() || slots.size() != token_ids.size() || query_start.size() != kv_len.size() + 1 ||
             block_table.shape(0) != kv_len.size() || output.shape(0) != logits_rows.size() ||
-            output.shape(1) != static_cast<std::size_t>(output_columns_)) {
+            output.shape(1) != static_cast<std::size_t>(output_columns_) || input.has_value() != (input_columns_ != 0) ||
+            (input && (input->shape(0) != token_ids.size() || input->shape(1) != static_cast<std::size_t>(input_columns_)))) {
             throw std::invalid_argument("the batch's arrays do not belong together");
         }
         batch.token_ids = token_ids.data();
@@ -235,7 +242,7 @@ class BoundProgram {
         batch.block_table = block_table.data();
         batch.logits_rows = logits_rows.data();
         const nb::gil_scoped_release unlocked;
-        program_.run(batch, output.data());
+        program_.run(batch, output.data(), input ? input->data() : nullptr);
     }
 
     void copy_rows(int buffer, const OutFloats2& out) {
@@ -304,6 +311,7 @@ class BoundProgram {
     std::vector<nb::object> objects_;
     std::vector<std::shared_ptr<void>> arrays_;
     int output_columns_ = 0;
+    int input_columns_ = 0;
 };
 
 }  // namespace
@@ -313,6 +321,7 @@ void bind_cpu_program(nb::module_& m) {
         .def(nb::init<std::shared_ptr<ThreadPool>, const std::string&>(), "pool"_a, "kernels"_a)
         .def("add_rows", &BoundProgram::add_rows, "domain"_a, "columns"_a)
         .def("add_output", &BoundProgram::add_output, "columns"_a)
+        .def("add_input", &BoundProgram::add_input, "columns"_a)
         .def("add_tiles", &BoundProgram::add_tiles, "domain"_a, "columns"_a)
         .def("embed", &BoundProgram::embed, "table"_a, "scale"_a, "out"_a)
         .def("token", &BoundProgram::token, "domain"_a, "columns"_a, "input"_a, "gather"_a, "post_weight"_a.none(), "post_eps"_a, "scale"_a,
@@ -328,7 +337,7 @@ void bind_cpu_program(nb::module_& m) {
         .def("route", &BoundProgram::route, "num_experts"_a, "top_k"_a, "normalise"_a, "input"_a, "out"_a)
         .def("experts", &BoundProgram::experts, "top_k"_a, "kind"_a, "input"_a, "routing"_a, "out"_a, "experts"_a)
         .def("run", &BoundProgram::run, "token_ids"_a, "positions"_a, "slots"_a, "query_start"_a, "kv_len"_a, "block_table"_a,
-             "logits_rows"_a, "output"_a.noconvert())
+             "logits_rows"_a, "output"_a.noconvert(), "input"_a.none() = nb::none())
         .def("copy_rows", &BoundProgram::copy_rows, "buffer"_a, "out"_a.noconvert())
         .def("set_profiling", &BoundProgram::set_profiling, "on"_a)
         .def("profile", &BoundProgram::profile)

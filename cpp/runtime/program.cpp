@@ -35,7 +35,7 @@ void Program::prepare_tiling(Domain domain, int rows) {
     step_.tiling[domain] = {rows, num, tiling.start.data(), tiling.tile.data()};
 }
 
-void Program::prepare(const BatchArrays& b, float* output) {
+void Program::prepare(const BatchArrays& b, float* output, const float* input) {
     const int rows[2] = {b.num_tokens, b.num_logits};
     step_.num_threads = pool_->size();
     step_.token_ids = b.token_ids;
@@ -60,6 +60,12 @@ void Program::prepare(const BatchArrays& b, float* output) {
             buffer.capacity = n;
         }
         row_views_[i] = {buffer.data.get(), ld, ld};
+        if (static_cast<int>(i) != input_) continue;
+        // Copied: the caller's rows are not padded. What the last step left in the padding, if it lent the buffer out, is zeroed.
+        for (int row = 0; row < n; ++row) {
+            float* to = buffer.data.get() + static_cast<std::size_t>(row) * static_cast<std::size_t>(ld);
+            std::fill(std::copy_n(input + static_cast<std::size_t>(row) * static_cast<std::size_t>(buffer.columns), buffer.columns, to), to + ld, 0.0f);
+        }
     }
     tile_views_.resize(tiles_.size());
     for (std::size_t i = 0; i < tiles_.size(); ++i) {
@@ -180,11 +186,12 @@ void Program::prepare_phases() {
     step_number_.store(number, std::memory_order_seq_cst);
 }
 
-void Program::run(const BatchArrays& batch, float* output) {
+void Program::run(const BatchArrays& batch, float* output, const float* input) {
     const std::lock_guard<std::mutex> lock(running_);
+    if (input_ >= 0 && input == nullptr) throw std::invalid_argument("the program's input is missing");
     check_batch(batch, limits_);
     if (batch.num_tokens == 0) return;
-    prepare(batch, output);
+    prepare(batch, output, input);
     if (pool_->size() == 1) return execute_alone();
     std::int64_t last = profiling_ ? nanoseconds() : 0;
     pool_->share([](void* self, int thread) { static_cast<Program*>(self)->execute(thread); }, this);

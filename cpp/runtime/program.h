@@ -34,6 +34,7 @@ class Program {
     // What is added is checked against what was added before: std::invalid_argument, with the reason, and nothing is added.
     int add_rows(Domain domain, int columns);          // a float32 buffer
     int add_output(int columns);                       // the buffer that `run` is given, rows by wanted logits
+    int add_input(int columns);                        // a float32 buffer that `run` fills, rows by tokens
     int add_tiles(Domain domain, int columns);         // quantised activations
     void add(const EmbedOp& op);
     void add(const TokenOp& op);
@@ -48,8 +49,9 @@ class Program {
 
     int num_ops() const { return static_cast<int>(ops_.size()); }
 
-    // One step. `output` [num_logits, columns of the output]. Throws std::invalid_argument when an index is out of range.
-    void run(const BatchArrays& batch, float* output);
+    // One step. `output` [num_logits, columns of the output], `input` [num_tokens, columns of the input] if there is one. Throws
+    // std::invalid_argument when an index is out of range.
+    void run(const BatchArrays& batch, float* output, const float* input = nullptr);
 
     // The rows of a buffer as the last run left them, [rows][columns]. Throws std::invalid_argument when there are fewer.
     void copy_rows(int buffer, int rows, int columns, float* out);
@@ -101,7 +103,7 @@ class Program {
     int prologue_of(const LinearOp& op, const std::vector<Segment>& segments);
     void append(Op op, int prologue = -1, std::int64_t unit_bytes = 0);
     // program.cpp
-    void prepare(const BatchArrays& batch, float* output);
+    void prepare(const BatchArrays& batch, float* output, const float* input);
     void prepare_tiling(Domain domain, int rows);
     void prepare_phases();
     Share share_of(const Phase& phase) const;
@@ -131,6 +133,7 @@ class Program {
     std::vector<std::unique_ptr<ScheduleBuilder>> builders_;
     BatchLimits limits_;
     bool has_output_ = false;
+    int input_ = -1;
     int scratch_floats_ = 64 * 64 + 64;
 
     std::mutex running_;

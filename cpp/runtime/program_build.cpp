@@ -80,6 +80,12 @@ int Program::add_output(int columns) {
     return static_cast<int>(rows_.size()) - 1;
 }
 
+int Program::add_input(int columns) {
+    if (input_ >= 0) refuse("a program has one input");
+    input_ = add_rows(kTokens, columns);
+    return input_;
+}
+
 int Program::add_tiles(Domain domain, int columns) {
     check_columns(columns);
     tiles_.push_back({domain, groups_of(columns), false, false, nullptr, 0});

@@ -135,6 +135,9 @@ class Program:
     def add_output(self, columns: int) -> int:
         """The buffer that `run` is given."""
 
+    def add_input(self, columns: int) -> int:
+        """A float32 buffer, rows by token, that `run` fills with its `input`. At most one."""
+
     def add_tiles(self, domain: int, columns: int) -> int:
         """A buffer of int8 activations with their scales."""
 
@@ -217,6 +220,7 @@ class Program:
         block_table: NDArray[np.int32],
         logits_rows: NDArray[np.int32],
         output: NDArray[np.float32],
+        input: NDArray[np.float32] | None = None,
     ) -> None:
         """One step, without the GIL. Every index is checked first: ValueError for one out of range."""
 

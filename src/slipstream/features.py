@@ -71,7 +71,9 @@ FEATURES: tuple[FeatureInfo, ...] = (
     FeatureInfo(Feature.MOE, False, "the model's configuration"),
     FeatureInfo(Feature.KV_FLOAT16, False, "kv_dtype"),
     FeatureInfo(
-        Feature.SPECULATION, True, "speculative, draft_model, num_speculative_tokens; speculative of a request"
+        Feature.SPECULATION,
+        True,
+        "speculative, draft_model, draft_head, num_speculative_tokens; speculative of a request",
     ),
 )
 

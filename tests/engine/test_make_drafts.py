@@ -7,9 +7,10 @@ import pytest
 
 from slipstream import LLM, SamplingParams
 from slipstream.engine.cost_model import work_of
-from slipstream.engine.draft_model import DraftPool, ModelDrafter
+from slipstream.engine.draft_model import ModelDrafter
 from slipstream.engine.make_drafts import _summary, _useless, _useless_model, break_even
 from slipstream.engine.protocol import GenerationRequest
+from slipstream.engine.row_drafter import DraftPool
 from slipstream.errors import ConfigError
 from slipstream.spec.step_times import StepTimes
 from slipstream.spec.suffix import BYTES_PER_TOKEN

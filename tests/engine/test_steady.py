@@ -101,8 +101,8 @@ def test_plain_rows_draw_the_same_tokens() -> None:
     )
     logits = np.random.default_rng(3).normal(size=(3, 300)).astype(np.float32)
     found = runner._sample_plain(rows, logits, ops)
-    assert found == runner._sample(StepPlan(1, rows), logits, None, ops)
-    assert found == runner._sample(StepPlan(1, rows), logits, None, None)
+    assert found == runner._sample(rows, logits, None, ops)
+    assert found == runner._sample(rows, logits, None, None)
     assert runner._sample_plain(rows, logits, None) is None
     assert runner._sample_plain(rows[:2], logits, ops) is None
     logits[1, 4] = np.nan

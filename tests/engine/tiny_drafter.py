@@ -8,7 +8,8 @@ from functools import cache
 import numpy as np
 from tiny_engine import MAX_MODEL_LEN, Spy, _values, backend_kernels, family_of, tiny_config
 
-from slipstream.engine.draft_model import DraftPool, ModelDrafter
+from slipstream.engine.draft_model import ModelDrafter
+from slipstream.engine.row_drafter import DraftPool
 from slipstream.engine.runner import ModelRunner
 from slipstream.engine.speculation import SpeculativeDrafts
 from slipstream.kv.storage import KVStorage

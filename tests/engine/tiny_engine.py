@@ -16,7 +16,7 @@ from slipstream.engine.outputs import RequestOutput
 from slipstream.engine.plan import PlanRow, StepPlan, StepResult
 from slipstream.engine.protocol import GenerationRequest, RequestSpeculation
 from slipstream.engine.queue import QueuePolicy
-from slipstream.engine.runner import ModelRunner
+from slipstream.engine.runner import ModelRunner, StatesSink
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.settings import SchedulerSettings
 from slipstream.kernels.select import select_kernels
@@ -129,6 +129,7 @@ class TinyEngine:
         eos: Sequence[int] = (),
         seed: int | None = 0,
         judge_drafts: bool = False,
+        states: StatesSink | None = None,
         **settings: object,
     ) -> None:
         kernels = backend_kernels(backend)
@@ -140,11 +141,12 @@ class TinyEngine:
             _shuffle(self.kv, shuffle)
         values = SchedulerSettings(**({"max_num_batched_tokens": 256, "watermark": 0.0} | settings))  # type: ignore[arg-type]
         storage = KVStorage(spec, num_blocks, kernels.new_kv(spec, num_blocks))
-        forward = model if kernels.compile is None else kernels.compile(model, storage)
+        given: Any = model if states is None else model.with_hidden_states((model.config.num_layers - 1,))
+        forward = given if kernels.compile is None else kernels.compile(given, storage)
         grammars = GrammarCompiler(Characters(), model.config.vocab_size, eos)
-        states = GrammarStates(grammars)
-        self.runner = Spy(ModelRunner(forward, storage, kernels.to_numpy, states, kernels.sampling))
-        proposer = None if drafts is None else drafts(states)
+        grammar_states = GrammarStates(grammars)
+        self.runner = Spy(ModelRunner(forward, storage, kernels.to_numpy, grammar_states, kernels.sampling, states))
+        proposer = None if drafts is None else drafts(grammar_states)
         scheduler = Scheduler(values, self.kv, policy=policy, cost_model=cost_model, proposer=proposer)  # type: ignore[arg-type]
         self.core = EngineCore(
             scheduler,

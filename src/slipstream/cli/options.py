@@ -43,7 +43,13 @@ _ENGINE = (
     _Option("max_num_batched_tokens", int, "Tokens fed per step."),
     _Option("max_num_seqs", int, "Requests that run at once."),
     _Option("tpot_objective", str, "Seconds per output token that prefills leave room for; or auto, off.", "SECONDS"),
-    _Option("speculative", str, "Draft tokens and verify them together: off, auto, ngram or a smaller model.", "MODE"),
+    _Option(
+        "speculative",
+        str,
+        "Draft tokens, verify them together: off, auto, ngram, draft_head or a smaller model.",
+        "MODE",
+    ),
+    _Option("draft_head", str, "Folder of a draft head that was trained for the model.", "FOLDER"),
     _Option("num_speculative_tokens", int, "Tokens of the longest draft."),
     _Option("num_threads", int, "Processor threads."),
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from slipstream.config.decision import Decision
-from slipstream.config.speculation import SpeculationPolicy, Verification
+from slipstream.config.speculation import SpeculationOptions, SpeculationPolicy, Verification
 from slipstream.config.types import EngineOptions, Objective
 from slipstream.errors import ConfigError
 from slipstream.hw.info import HardwareInfo
@@ -71,6 +71,7 @@ class EffectiveOptions:
     tpot_objective: float | Objective  # seconds
     speculative: str
     draft_model: str | None
+    draft_head: str | None
     num_speculative_tokens: int
     speculative_policy: SpeculationPolicy
     speculative_verification: Verification
@@ -139,8 +140,8 @@ def resolve(
     objective = scheduler.tpot_objective if scheduler.tpot_objective != "auto" else None
     decide("tpot_objective", objective, *_tpot_objective(objective, scheduler.enable_chunked_prefill))
     mode = options.speculation.speculative
-    asked_mode = mode if mode in ("ngram", "draft_model") else None
-    decide("speculative", asked_mode, *_speculative(mode, options.speculation.draft_model))
+    asked_mode = mode if mode in ("ngram", "draft_model", "draft_head") else None
+    decide("speculative", asked_mode, *_speculative(options.speculation))
     threads, why = _num_threads(options.num_threads, hardware)
     decide("num_threads", options.num_threads, threads, why)
 
@@ -287,10 +288,13 @@ def _tpot_objective(asked: float | str | None, chunked: bool) -> tuple[float | s
     return asked, "as set"
 
 
-def _speculative(asked: str, draft_model: str | None) -> tuple[str, str]:
+def _speculative(options: SpeculationOptions) -> tuple[str, str]:
     """With two proposers their names in order: the second drafts where the first finds nothing."""
-    if asked == "auto" and draft_model is not None:
+    asked = options.speculative
+    if asked == "auto" and options.draft_model is not None:
         return "ngram,draft_model", "n-grams where they match, the draft model elsewhere"
+    if asked == "auto" and options.draft_head is not None:
+        return "ngram,draft_head", "n-grams where they match, the draft head elsewhere"
     if asked == "auto":
         return "ngram", "what this build drafts with"
     return asked, "default" if asked == "off" else "as set"

@@ -10,21 +10,20 @@ from slipstream.config.suggest import did_you_mean
 from slipstream.config.typed import check_range, normalise_fields
 from slipstream.errors import ConfigError
 
-SpeculationMode = Literal["off", "auto", "ngram", "draft_model"]
+SpeculationMode = Literal["off", "auto", "ngram", "draft_model", "draft_head"]
 SpeculationPolicy = Literal["cost", "threshold", "fixed"]
 Verification = Literal["gumbel", "rejection"]
 
-_MODES = ("off", "auto", "ngram", "draft_model")
+_MODES = ("off", "auto", "ngram", "draft_model", "draft_head")
 _NOT_BUILT = {
-    "draft_head": "trained draft heads are not part of this build",
-    "eagle": "trained draft heads are not part of this build",
-    "eagle3": "trained draft heads are not part of this build",
+    "eagle": "heads in this format are not part of this build; draft_head is what it trains itself",
+    "eagle3": "heads in this format are not part of this build; draft_head is what it trains itself",
     "medusa": "trained draft heads are not part of this build",
     "mtp": "trained draft heads are not part of this build",
     "mlp_speculator": "trained draft heads are not part of this build",
     "suffix": "drafts from other requests' answers are not part of this build",
 }
-_CHOICE = "Choose off, auto, ngram or a smaller model."
+_CHOICE = "Choose off, auto, ngram, draft_head or a smaller model."
 _CONFIG_NAMES = {  # of vLLM's speculative_config
     "method": "speculative",
     "mode": "speculative",
@@ -40,8 +39,9 @@ _CONFIG_NAMES = {  # of vLLM's speculative_config
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationOptions:
     """`speculative`: "ngram" drafts what followed the same tokens before, "draft_model" with the smaller model that
-    `draft_model` names, "auto" with the best that there is: n-grams where they match, else the model if one is named.
-    Any other value is taken for the name of such a model, and means "auto" with it.
+    `draft_model` names, "draft_head" with the trained head in the folder `draft_head`, "auto" with the best that there
+    is: n-grams where they match, else the head or the model if one is named. Any other value is taken for the name of
+    such a model, and means "auto" with it.
 
     Policies: "cost" verifies what promises more tokens per second, by measured step times and acceptance; "threshold"
     switches a request off below 40 % acceptance and on again above 55 %; "fixed" verifies every draft.
@@ -52,6 +52,7 @@ class SpeculationOptions:
 
     speculative: SpeculationMode = "off"
     draft_model: str | None = None  # a pulled name, a file or a folder; its tokenizer must be the model's
+    draft_head: str | None = None  # the folder of a head that was trained for the model
     num_speculative_tokens: int = 5  # the longest draft
     speculative_policy: SpeculationPolicy = "cost"
     speculative_verification: Verification = "gumbel"
@@ -84,9 +85,31 @@ class SpeculationOptions:
             object.__setattr__(self, "speculative", "auto")
         elif mode == "draft_model" and self.draft_model is None:
             raise ConfigError("is draft_model, but no model is named.", where=where, fix="Set draft_model.")
-        if self.draft_model is not None and self.speculative == "ngram":
+        elif mode == "draft_head" and self.draft_head is None:
             raise ConfigError(
-                f"is ngram, which has no use for draft_model = {self.draft_model!r}.",
+                "is draft_head, but no folder is named.",
+                where=where,
+                fix="Set draft_head to the folder of a trained one (slipstream draft train).",
+            )
+        self._one_of_both()
+
+    def _one_of_both(self) -> None:
+        where = "[speculation] speculative"
+        if self.draft_head is not None and self.draft_model is not None:
+            raise ConfigError(
+                f"cannot be used together with draft_model = {self.draft_model!r}.",
+                where="[speculation] draft_head",
+                fix="Give one of the two.",
+            )
+        if self.draft_head is not None and self.speculative in ("ngram", "draft_model"):
+            raise ConfigError(
+                f"is {self.speculative}, which has no use for draft_head = {self.draft_head!r}.",
+                where=where,
+                fix="Choose auto (n-grams and the head) or draft_head (the head alone).",
+            )
+        if self.draft_model is not None and self.speculative in ("ngram", "draft_head"):
+            raise ConfigError(
+                f"is {self.speculative}, which has no use for draft_model = {self.draft_model!r}.",
                 where=where,
                 fix="Choose auto (n-grams and the model) or draft_model (the model alone).",
             )
@@ -118,4 +141,7 @@ def flat_speculation(config: object) -> dict[str, Any]:
     refuse_not_built(method, f"{where}: method")
     if isinstance(method, str) and method not in _MODES:
         raise ConfigError(f"cannot be {method!r}: no such method is known.", where=f"{where}: method", fix=_CHOICE)
-    return {"speculative": "auto"} | {_CONFIG_NAMES[name]: value for name, value in config.items()}
+    names = dict(_CONFIG_NAMES)
+    if method == "draft_head":
+        names["model"] = "draft_head"
+    return {"speculative": "auto"} | {names[name]: value for name, value in config.items()}

@@ -273,10 +273,13 @@ class EngineCore:
             )
         if request.timeout is not None and not request.timeout > 0:
             raise InvalidParamsError(f"timeout must be above 0 seconds, got {request.timeout!r}.", where=where)
+        params = self._resolve(request.params, where)
+        max_draft, drafter = self._max_draft(request.speculative, where), _drafter(request.speculative)
+        head = "draft_head" in self._scheduler.proposer.names
         parent = make_request(
             request.request_id,
             request.prompt_token_ids,
-            self._resolve(request.params, where),
+            params,
             max_model_len=self.max_model_len,
             eos_token_ids=self._eos_token_ids,
             arrival=now,
@@ -284,8 +287,9 @@ class EngineCore:
             deadline=None if request.timeout is None else now + request.timeout,
             cache_salt=request.cache_salt,
             tenant=request.tenant,
-            max_draft=self._max_draft(request.speculative, where),
-            drafter=_drafter(request.speculative),
+            max_draft=max_draft,
+            drafter=drafter,
+            wants_states=head and max_draft != 0 and drafter in (None, "draft_head"),
             judged=self._judge_drafts and self._seeds is None,
         )
         self._scheduler.check(parent, request.params.n)
@@ -295,16 +299,18 @@ class EngineCore:
         most = self._scheduler.proposer.max_tokens
         if asked is None:
             return None
-        if asked.mode not in ("off", "auto", "ngram", "draft_model"):
+        if asked.mode not in ("off", "auto", "ngram", "draft_model", "draft_head"):
             raise InvalidParamsError(
-                f"speculative.mode is {asked.mode!r}.", where=where, fix="Choose off, auto, ngram or draft_model."
+                f"speculative.mode is {asked.mode!r}.",
+                where=where,
+                fix="Choose off, auto, ngram, draft_model or draft_head.",
             )
         if asked.mode == "off":
             return 0
         names = self._scheduler.proposer.names
         if asked.mode != "auto" and asked.mode not in names:
             means = f"drafts with {' and '.join(names)} only" if names else "drafts nothing"
-            how = "ngram or auto" if asked.mode == "ngram" else "the name of a smaller model"
+            how = {"ngram": "ngram or auto", "draft_model": "the name of a smaller model"}.get(asked.mode, "draft_head")
             raise InvalidParamsError(
                 f"speculative.mode is {asked.mode!r}, but this engine {means}.",
                 where=where,

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from slipstream.config.resolve import EffectiveOptions
 from slipstream.config.suggest import nearest_name
-from slipstream.engine.draft_model import CATCH_UP, DraftPool, ModelDrafter
+from slipstream.engine.draft_model import CATCH_UP, ModelDrafter
 from slipstream.engine.footprint import activation_bytes, logits_bytes, rope_bytes
 from slipstream.engine.model_tokenizer import tokenizer_of
+from slipstream.engine.row_drafter import DraftPool
 from slipstream.engine.runner import ModelRunner
 from slipstream.engine.step_profile import ProfileSize
 from slipstream.errors import ConfigError, ModelNotFoundError

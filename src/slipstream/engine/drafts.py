@@ -18,7 +18,7 @@ class DraftProposer(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Who drafts: what a request may ask for ("ngram", "draft_model")."""
+        """Who drafts: what a request may ask for ("ngram", "draft_model", "draft_head")."""
         ...
 
     @property

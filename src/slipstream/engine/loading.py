@@ -13,15 +13,23 @@ from slipstream.config.resolve import EffectiveOptions, ModelFacts, Resolved, re
 from slipstream.config.types import EngineOptions
 from slipstream.engine.core import EngineCore
 from slipstream.engine.cost_model import LinearCostModel
-from slipstream.engine.draft_loading import DraftModel, load_draft_model, read_draft_model, require_same_tokens
+from slipstream.engine.draft_loading import (
+    DraftModel,
+    LoadedDraft,
+    load_draft_model,
+    read_draft_model,
+    require_same_tokens,
+)
 from slipstream.engine.footprint import activation_bytes, logits_bytes, rope_bytes
 from slipstream.engine.grants import MAX_PROMPT_LOGITS
+from slipstream.engine.head_loading import MOST_STATES, LoadedHead, PlannedHead, load_head, read_head
+from slipstream.engine.head_states import HeadStates
 from slipstream.engine.make_drafts import Drafting, make_drafts
 from slipstream.engine.memory import MemoryPlan, plan_memory
 from slipstream.engine.model_tokenizer import tokenizer_of
 from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
 from slipstream.engine.recorder import TimelineRecorder
-from slipstream.engine.runner import ModelRunner
+from slipstream.engine.runner import ForwardModel, ModelRunner
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.settings import SchedulerSettings
 from slipstream.errors import ConfigError, InsufficientMemoryError, TokenizerError
@@ -33,6 +41,7 @@ from slipstream.kv.manager import KVManager
 from slipstream.kv.storage import KVStorage
 from slipstream.models.build import kv_spec, load_model
 from slipstream.models.config import ModelConfig
+from slipstream.models.draft_head import reduced_output
 from slipstream.models.registry import find_family, read_config
 from slipstream.sampling.grammar.compiler import GrammarCompiler
 from slipstream.sampling.grammar.states import GrammarStates
@@ -62,6 +71,7 @@ class EnginePlan:
     hardware: HardwareInfo
     warnings: tuple[str, ...] = ()  # of loading
     draft: DraftModel | None = None
+    head: PlannedHead | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +145,29 @@ def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | N
         for report in reports:
             plan = _with_cache(plan, report)
         model_files = checkpoint.files
+        rows = None if plan.head is None else reduced_output(checkpoint, plan.head.file.draft_ids, kernels)
     finally:
         checkpoint.close()
     spec, num_blocks = plan.memory.spec, plan.memory.num_blocks
     kv = KVStorage(spec, num_blocks, kernels.new_kv(spec, num_blocks))
-    forward = model if kernels.compile is None else kernels.compile(model, kv)
+    head_states = None if plan.head is None else HeadStates(MOST_STATES)
+    forward: ForwardModel = model if head_states is None else model.with_hidden_states((plan.config.num_layers - 1,))
+    forward = forward if kernels.compile is None else kernels.compile(forward, kv)
     grammars = GrammarCompiler(tokenizer, plan.config.vocab_size, tokenizer.eos_token_ids)
     states = GrammarStates(grammars)
-    runner = ModelRunner(forward, kv, kernels.to_numpy, states, kernels.sampling)
-    draft = None
+    runner = ModelRunner(forward, kv, kernels.to_numpy, states, kernels.sampling, head_states)
+    draft: LoadedDraft | LoadedHead | None = None
+    if plan.head is not None and rows is not None and head_states is not None:
+        draft = load_head(
+            plan.head,
+            plan.options,
+            kernels,
+            model,
+            rows,
+            num_blocks=num_blocks,
+            grammars=grammars,
+            states=head_states,
+        )
     if plan.draft is not None:
         draft = load_draft_model(
             plan.draft,
@@ -197,10 +221,13 @@ def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo
     backends = backend_refusals(ModelNeeds(config.head_dim))
     backend, _ = resolve_backend(options.model.backend, backends)
     held = weight_bytes(backend, ((info.dtype, info.shape) for info in checkpoint.tensors.values()))
-    drafter, draft = options.speculation, None
+    drafter, draft, head = options.speculation, None, None
     if drafter.draft_model is not None and drafter.speculative != "off":
         draft = read_draft_model(drafter.draft_model, cache_dir, backend)
-        held += draft.weights
+    if drafter.draft_head is not None and drafter.speculative != "off":
+        head = read_head(drafter.draft_head, checkpoint, config, backend)
+    beside = draft or head
+    held += 0 if beside is None else beside.weights
     facts = ModelFacts(
         max_position_embeddings=config.max_position_embeddings,
         weight_bytes=held,
@@ -216,22 +243,22 @@ def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo
         total=hardware.total_memory,
         free=hardware.available_memory,
         weights=held,
-        workspace=_workspace(config, effective) + (0 if draft is None else draft.workspace(effective)),
+        workspace=_workspace(config, effective) + (0 if beside is None else beside.workspace(effective)),
         max_model_len=effective.max_model_len,
         max_num_seqs=effective.max_num_seqs,
         memory_utilization=effective.memory_utilization,
         max_model_len_asked=options.model.max_model_len is not None,
         num_blocks=effective.num_blocks,
         memory_utilization_asked=options.cache.memory_utilization is not None,
-        bytes_per_position=rope_bytes(config) + (0 if draft is None else draft.bytes_per_position),
-        draft_spec=None if draft is None else draft.spec(effective),
+        bytes_per_position=rope_bytes(config) + (0 if beside is None else beside.bytes_per_position),
+        draft_spec=None if beside is None else beside.spec(effective),
         bytes_per_token=BYTES_PER_TOKEN if "ngram" in effective.speculative else 0,
     )
     effective, decisions = _with_memory(resolved, memory)
     require_working(active_features(effective, config))
     _settings(effective)
     return EnginePlan(
-        checkpoint.path, family.name, config, summary, effective, decisions, memory, hardware, draft=draft
+        checkpoint.path, family.name, config, summary, effective, decisions, memory, hardware, draft=draft, head=head
     )
 
 

@@ -10,10 +10,17 @@ from slipstream.config.decision import Decision
 from slipstream.config.resolve import EffectiveOptions
 from slipstream.config.speculation import SpeculationOptions
 from slipstream.engine.draft_loading import LoadedDraft
-from slipstream.engine.draft_model import ModelDrafter
 from slipstream.engine.drafts import DraftProposer, NoDrafts
+from slipstream.engine.head_loading import LoadedHead
 from slipstream.engine.runner import Runner
-from slipstream.engine.speculation import FORCED, FORCED_CHANCE, MODEL, MODEL_CHANCE, SpeculativeDrafts
+from slipstream.engine.speculation import (
+    FORCED,
+    FORCED_CHANCE,
+    MODEL,
+    MODEL_CHANCE,
+    SpeculativeDrafts,
+    SteppingDrafter,
+)
 from slipstream.engine.step_profile import ProfileSize, StepSeconds, load_or_measure, measure_steps
 from slipstream.sampling.grammar.states import GrammarStates
 from slipstream.spec.controller import Controller, ControlOptions
@@ -40,10 +47,10 @@ def make_drafts(
     folder: Path,
     model_files: Iterable[Path],
     cpu_model: str,
-    draft: LoadedDraft | None = None,
+    draft: LoadedDraft | LoadedHead | None = None,
 ) -> Drafting:
     """`runner`'s pool must hold nothing yet: the cost policy measures steps in it. folder: where their times are kept.
-    draft: the smaller model, if one drafts; its steps are measured likewise.
+    draft: the smaller model or the head, if one drafts; its steps are measured likewise.
 
     Raises EngineError if the model cannot compute a step.
     """
@@ -70,19 +77,20 @@ def make_drafts(
         decisions = (Decision("step_times", None, source, _summary(steps)),)
         warnings = _useless(times, control.num_tokens, control.margin)
         if draft is not None:
-            size, draft_runner = draft.size, draft.runner
-            facts = _facts(options, size, draft.files, cpu_model)
-            measured, source = load_or_measure(folder, facts, lambda: measure_steps(draft_runner, size))
+            drafts: Runner = draft.runner
+            own_size = draft.size
+            facts = _facts(options, own_size, draft.files, cpu_model)
+            measured, source = load_or_measure(folder, facts, lambda: measure_steps(drafts, own_size))
             draft_times = StepTimes(measured)
             decisions = (*decisions, Decision("draft_step_times", None, source, _summary(measured)))
-    model = None if draft is None else draft.drafter(draft_times)
+    model: SteppingDrafter | None = None if draft is None else draft.drafter(draft_times)
     if model is not None and times is not None:
         warnings = warnings or _useless_model(times, model, control.num_tokens, control.margin)
         least = break_even(times, model.cost, control.num_tokens)
         why = "the chance per drafted token from which on it pays for one request alone; 1: never"
         decisions = (*decisions, Decision("draft_break_even", None, round(least, 2), why))
     proposer = None
-    if options.speculative != "draft_model":
+    if options.speculative not in ("draft_model", "draft_head"):
         proposer = NgramProposer(NgramOptions(options.prompt_lookup_min, options.prompt_lookup_max))
     controller = Controller(control, times, {FORCED: FORCED_CHANCE, MODEL: MODEL_CHANCE})
     return Drafting(SpeculativeDrafts(proposer, controller, grammars, model), decisions, warnings, steps)
@@ -150,15 +158,16 @@ def break_even(times: StepTimes, cost: DraftCost, num_tokens: int) -> float:
     return high
 
 
-def _useless_model(times: StepTimes, model: ModelDrafter, num_tokens: int, margin: float) -> tuple[str, ...]:
-    """Of a draft model whose drafts would not pay if every token of them were right, one request at a time."""
+def _useless_model(times: StepTimes, model: SteppingDrafter, num_tokens: int, margin: float) -> tuple[str, ...]:
+    """Of a draft model or head whose drafts would not pay if every token of them were right, one request at a time."""
     plain = times(1, 1)
     gain, best = max(((1 + n) * plain / (times(1, 1 + n) + model.cost(1, n)), n) for n in range(1, num_tokens + 1))
     if gain > 1.0 + margin:
         return ()
+    took = (times(1, 1 + best) + model.cost(1, best)) / plain
     return (
-        f"the draft model will not pay here: {best} drafted token{'s' if best > 1 else ''} and the step that verifies "
-        f"them take {(times(1, 1 + best) + model.cost(1, best)) / plain:.2f} times as long as a step without.",
+        f"the {model.name.replace('_', ' ')} will not pay here: {best} drafted token{'s' if best > 1 else ''} and the "
+        f"step that verifies them take {took:.2f} times as long as a step without.",
     )
 
 
@@ -168,6 +177,7 @@ def _without_effect(options: EffectiveOptions) -> tuple[str, ...]:
         name
         for name in (
             "draft_model",
+            "draft_head",
             "num_speculative_tokens",
             "speculative_policy",
             "speculative_verification",

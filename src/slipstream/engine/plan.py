@@ -42,6 +42,7 @@ class PlanRow:
     samples: bool  # the last 1 + num_draft logits positions produce tokens
     sampling: RowSampling
     draft_probs: tuple[TokenProbs, ...] | None = None  # what each draft was drawn from; None: they are compared
+    wants_states: bool = False  # the hidden states of its tokens are to be kept for a draft head
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from slipstream.sampling.params import SamplingParams
 class RequestSpeculation:
     """A request's wishes about drafts, which change its speed and never its tokens.
 
-    mode: "off"; "auto": what the engine does for all; "ngram" or "draft_model": drafts by that one alone, refused where
-    the engine has no such.
+    mode: "off"; "auto": what the engine does for all; "ngram", "draft_model" or "draft_head": drafts by that one alone,
+    refused where the engine has no such.
     num_tokens: the longest draft, at most the engine's.
     """
 
-    mode: Literal["off", "auto", "ngram", "draft_model"] = "auto"
+    mode: Literal["off", "auto", "ngram", "draft_model", "draft_head"] = "auto"
     num_tokens: int | None = None
 
 

@@ -17,7 +17,7 @@ from slipstream.sampling.processors import plain_draw
 from slipstream.spec.proposer import TokenProbs
 
 FinishReason = Literal["stop", "length", "abort", "error", "deadline"]
-Drafter = Literal["ngram", "draft_model"]
+Drafter = Literal["ngram", "draft_model", "draft_head"]
 SEED_RANGE = 2**64
 
 
@@ -87,6 +87,7 @@ class Request:
     fork_of: str | None = None  # id of the request whose prompt blocks this one shares
     max_draft: int | None = None  # tokens; 0: nothing is drafted for it; None: as the engine does it
     drafter: Drafter | None = None  # the one that it wants; None: whichever the engine chooses
+    wants_states: bool = False  # a draft head may draft for it and reads the hidden states of its tokens
     judged: bool = False  # its drafts may be drawn at random and are then judged by rejection sampling
 
     status: RequestStatus = RequestStatus.WAITING
@@ -203,6 +204,7 @@ def make_request(
     max_draft: int | None = None,
     drafter: Drafter | None = None,
     judged: bool = False,
+    wants_states: bool = False,
 ) -> Request:
     """Check a prompt and resolve seed, stop tokens and length against the model.
 
@@ -237,6 +239,7 @@ def make_request(
         tenant=tenant,
         max_draft=max_draft,
         drafter=drafter,
+        wants_states=wants_states,
         judged=judged and params.seed is None and params.grammar is None and not params.greedy,
     )
 
@@ -263,6 +266,7 @@ def make_children(parent: Request) -> list[Request]:
             fork_of=parent.id,
             max_draft=parent.max_draft,
             drafter=parent.drafter,
+            wants_states=parent.wants_states,
             judged=parent.judged,
         )
         for i in range(1, parent.params.n)

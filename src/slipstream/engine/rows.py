@@ -29,6 +29,7 @@ def build_row(request: Request, num_tokens: int) -> PlanRow:
         samples=samples,
         sampling=request.row_sampling(samples=samples),
         draft_probs=None if request.draft_probs is None or not num_draft else request.draft_probs[:num_draft],
+        wants_states=request.wants_states,
     )
 
 

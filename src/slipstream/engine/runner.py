@@ -25,6 +25,7 @@ from slipstream.sampling.logprobs import TokenLogprob, token_logprobs
 from slipstream.sampling.sampler import SampledRow, SampleRow, sample_rows
 
 ForwardModel = Callable[[ForwardBatch, KVStorage], Tensor]
+StatesSink = Callable[[StepPlan, NDArray[np.float32]], None]
 
 
 class Runner(Protocol):
@@ -37,7 +38,8 @@ class ModelRunner:
     """Runs one model over one KV cache.
 
     `to_numpy` brings logits to the host as float32 [L, V]. Without `grammars` a row that has a grammar fails.
-    `sampling`: the backend's form of sampling.
+    `sampling`: the backend's form of sampling. `states`: given the hidden states [T, n] of every step's tokens, rows in
+    plan order, before anything is sampled; `model` then gives a tuple, logits first, and what follows side by side.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class ModelRunner:
         to_numpy: Callable[[Tensor], NDArray[np.float32]],
         grammars: GrammarStates | None = None,
         sampling: SamplingOps | None = None,
+        states: StatesSink | None = None,
     ) -> None:
+        self._states = states
         self._grammars = grammars
         self._sampling = sampling
         self._batches = BatchBuilder(kv.spec.block_size)
@@ -60,13 +64,23 @@ class ModelRunner:
         started = perf_counter()
         batch = self._batches.build(plan)
         built = perf_counter()
-        logits = self._to_numpy(self._model(batch, self._kv))
+        results = self._model(batch, self._kv)
+        if self._states is None:
+            logits = self._to_numpy(results)
+        else:
+            logits, *states = [self._to_numpy(each) for each in results]
+            self._states(plan, states[0] if len(states) == 1 else np.concatenate(states, axis=1))
         computed = perf_counter()
-        rows = _sample_plain(plan.rows, logits, self._sampling)
-        if rows is None:
-            rows = _sample(plan, logits, self._grammars, self._sampling)
+        rows = sample_step(plan.rows, logits, self._grammars, self._sampling)
         timing = StepTiming(built - started, computed - built, perf_counter() - computed)
         return StepResult(plan.step, rows, timing)
+
+
+def sample_step(
+    rows: Sequence[PlanRow], logits: NDArray[np.float32], grammars: GrammarStates | None, ops: SamplingOps | None
+) -> tuple[RowResult, ...]:
+    """What the rows' logits [L, V], in their order, come to."""
+    return _sample_plain(rows, logits, ops) or _sample(rows, logits, grammars, ops)
 
 
 def _sample_plain(
@@ -88,20 +102,17 @@ def _sample_plain(
 
 
 def _sample(
-    plan: StepPlan, logits: NDArray[np.float32], grammars: GrammarStates | None, ops: SamplingOps | None
+    rows: Sequence[PlanRow], logits: NDArray[np.float32], grammars: GrammarStates | None, ops: SamplingOps | None
 ) -> tuple[RowResult, ...]:
     """Split logits [L, V] into the rows' own, sample those that want it, add prompt log-probabilities."""
-    ends = list(accumulate([row.num_logits for row in plan.rows]))
+    ends = list(accumulate([row.num_logits for row in rows]))
     needed = [
-        at
-        for row, end in zip(plan.rows, ends, strict=True)
-        if row.samples
-        for at in range(end - 1 - row.num_draft, end)
+        at for row, end in zip(rows, ends, strict=True) if row.samples for at in range(end - 1 - row.num_draft, end)
     ]
     wanted = logits if len(needed) == len(logits) else logits[np.array(needed, np.intp)]
-    sampled = iter(sample_rows(wanted, [_sample_row(row, grammars) for row in plan.rows if row.samples], ops))
+    sampled = iter(sample_rows(wanted, [_sample_row(row, grammars) for row in rows if row.samples], ops))
     results = []
-    for row, end in zip(plan.rows, ends, strict=True):
+    for row, end in zip(rows, ends, strict=True):
         drawn = next(sampled) if row.samples else SampledRow(tokens=(), accepted=0)
         error, kind = drawn.error, drawn.error_kind
         prompt: tuple[TokenLogprob, ...] = ()

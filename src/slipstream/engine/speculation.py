@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from slipstream.engine.draft_model import ModelDrafter
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.request import Request
 from slipstream.engine.savings import Savings
@@ -17,7 +17,7 @@ from slipstream.spec.proposer import NOTHING, Draft, Proposer
 
 FORCED = -1  # the evidence of what a grammar leaves no choice about; proposers' own are not negative
 FORCED_CHANCE = 0.95  # of its first token, before any has been seen
-MODEL = 100  # the evidence of what a draft model says; proposers' own are below
+MODEL = 100  # the evidence of what a draft model or head says; proposers' own are below
 MODEL_CHANCE = 0.7
 SMALL_LAG = 64  # tokens that the draft model may lag behind without a question whether feeding them is worth it
 HORIZON = 256  # output tokens, at most, that feeding a prompt to the draft model is expected to serve
@@ -38,13 +38,40 @@ class _Sequence:
     rest: int = 0  # steps to be passed over
 
 
+class SteppingDrafter(Protocol):
+    """A drafter that computes: a smaller model, or a head on the target."""
+
+    @property
+    def name(self) -> str: ...
+
+    def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[Draft]:
+        """For each (request, at most so many tokens), in order."""
+        ...
+
+    def close(self, key: str) -> None:
+        """Forget the request of this id; nothing happens if it is not known."""
+        ...
+
+    def lag(self, request: Request) -> int:
+        """Tokens that would have to be fed before the first draft."""
+        ...
+
+    def cost(self, num_rows: int, num_tokens: int) -> float:
+        """Seconds for as many tokens of as many rows."""
+        ...
+
+    def feeding(self, num_tokens: int) -> float:
+        """Seconds for feeding so many tokens of one request that it lags behind."""
+        ...
+
+
 class SpeculativeDrafts:
     """Implements `DraftProposer`.
 
     All that is kept of a request is its own and goes with it; only the acceptance of drafts and the times of
     steps are learned across requests, and they decide about lengths, never about tokens. `grammars`: those of the
-    sampler; None: what a grammar forces is not drafted. proposer: a lookup, asked first; model: asked for the
-    requests for which that finds nothing. Either may be missing.
+    sampler; None: what a grammar forces is not drafted. proposer: a lookup, asked first; model: a smaller model or a
+    head, asked for the requests for which that finds nothing. Either may be missing.
     """
 
     def __init__(
@@ -52,7 +79,7 @@ class SpeculativeDrafts:
         proposer: Proposer | None,
         controller: Controller,
         grammars: GrammarStates | None = None,
-        model: ModelDrafter | None = None,
+        model: SteppingDrafter | None = None,
     ) -> None:
         self._proposer = proposer
         self._model = model
@@ -120,6 +147,8 @@ class SpeculativeDrafts:
             self._charge(plan, rows, drafted, context)
 
     def release(self, request: Request) -> None:
+        if self._model is not None:
+            self._model.close(request.id)
         sequence = self._sequences.pop(request.id, None)
         if sequence is None:
             return
@@ -128,8 +157,6 @@ class SpeculativeDrafts:
             request.stats.time_saved = sequence.saved
         if self._proposer is not None:
             self._proposer.close(request.id)
-        if self._model is not None:
-            self._model.close(request.id)
         self._controller.forget(request.id)
 
     def _charge(self, plan: StepPlan, rows: int, drafted: int, context: int) -> None:
@@ -189,7 +216,7 @@ class SpeculativeDrafts:
         drafts: list[tuple[int, Draft]],
     ) -> list[tuple[int, int]]:
         """Adds what is found to `drafts`; the rest of `wanted`."""
-        asked = [(index, limit) for index, limit in wanted if requests[index].drafter != "draft_model"]
+        asked = [(index, limit) for index, limit in wanted if requests[index].drafter in (None, "ngram")]
         found = proposer.propose([(requests[index].id, limit) for index, limit in asked])
         served = {index for (index, _), draft in zip(asked, found, strict=True) if draft.tokens}
         drafts += [(index, draft) for (index, _), draft in zip(asked, found, strict=True) if draft.tokens]
@@ -197,7 +224,7 @@ class SpeculativeDrafts:
 
     def _ask(
         self,
-        model: ModelDrafter,
+        model: SteppingDrafter,
         requests: Sequence[Request],
         wanted: list[tuple[int, int]],
         drafts: list[tuple[int, Draft]],
@@ -207,7 +234,7 @@ class SpeculativeDrafts:
         asked = [
             (index, limit)
             for index, limit in wanted
-            if requests[index].drafter != "ngram" and self._worth_feeding(model, requests[index], context)
+            if requests[index].drafter in (None, model.name) and self._worth_feeding(model, requests[index], context)
         ]
         rows = [(requests[index].id, limit) for index, limit in asked]
         others = len(requests) - len(rows)
@@ -220,7 +247,7 @@ class SpeculativeDrafts:
                 if draft.tokens:
                     drafts.append((index, replace(draft, evidence=MODEL)))
 
-    def _worth_feeding(self, model: ModelDrafter, request: Request, context: int) -> bool:
+    def _worth_feeding(self, model: SteppingDrafter, request: Request, context: int) -> bool:
         """Whether drafts can be expected to save the time for what the model lacks of the request."""
         lag = model.lag(request)
         if lag <= SMALL_LAG:

@@ -32,6 +32,7 @@ def steady_rows(
         if known > len(table.blocks) * size and not kv.reserve(request, known):
             return None
         sampling = request.row_sampling(samples=True)
-        rows.append(PlanRow(request.id, (request.tokens[start],), start, table.snapshot(), 0, 1, True, sampling))
+        token, wants = (request.tokens[start],), request.wants_states
+        rows.append(PlanRow(request.id, token, start, table.snapshot(), 0, 1, True, sampling, None, wants))
     queue.rates.observe(now, 0, 0, 0)
     return tuple(rows)

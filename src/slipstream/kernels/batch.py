@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from slipstream.lean import dataclass
 
 Int32Array = NDArray[np.int32]
+Float32Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class ForwardBatch:
     kv_len: Int32Array  # [R]
     block_table: Int32Array  # [R, B] block ids in sequence order, padded with -1
     logits_rows: Int32Array  # [L] indices into T whose logits are wanted, ascending
+    inputs: Float32Array | None = None  # [T, n] what the tokens bring besides their ids, for models that read it
 
     @property
     def num_tokens(self) -> int:

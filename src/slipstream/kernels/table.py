@@ -68,6 +68,9 @@ class Kernels:
     embedding: Callable[[ForwardBatch, Weight, float], Tensor]
     """(batch, table, scale): rows of `table` at batch.token_ids, times scale -> [T, hidden]."""
 
+    inputs: Callable[[ForwardBatch, int], Tensor]
+    """(batch, n): batch.inputs -> [T, n]. At most once in a forward."""
+
     linear: Callable[[Tensor, Weight, Weight | None], Tensor]
     """(x [N, in], weight [out, in], bias [out] or None) -> x weight^T + bias, [N, out]."""
 
@@ -114,8 +117,8 @@ class Kernels:
     """Set by a backend that repacks matrices."""
 
     compile: Callable[[Callable[[ForwardBatch, KVStorage], Tensor], KVStorage], Callable[..., Tensor]] | None = None
-    """(model, kv): the same model, faster, for this `kv` alone. None: call the model as it is. Its result holds until
-    the next call."""
+    """(model, kv): the same model, faster, for this `kv` alone; a model may give a tuple, logits first. None: call the
+    model as it is. Its result holds until the next call."""
 
     sampling: SamplingOps | None = None
     """None: the definitions in NumPy are carried out as they are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from slipstream.errors import ConfigError
 from slipstream.kernels.batch import ForwardBatch
 from slipstream.kernels.table import Kernels, Tensor, Weight
 from slipstream.kv.storage import KVStorage
@@ -15,6 +16,7 @@ from slipstream.layers.rope import rope_table
 from slipstream.layers.shard import Shard
 from slipstream.layers.weights import Weights
 from slipstream.models.config import ModelConfig
+from slipstream.models.family import StatesModel
 
 Layer = Callable[[Tensor, ForwardBatch, KVStorage], Tensor]
 
@@ -33,16 +35,43 @@ class CausalLM:
     ) -> None:
         self.config = config
         self._kernels = kernels
-        self._embedding = embedding
+        self.embedding = embedding
         self._layers = tuple(layers)
         self._norm = norm
         self._head = head
 
     def __call__(self, batch: ForwardBatch, kv: KVStorage) -> Tensor:
-        x = self._embedding(batch)
-        for layer in self._layers:
+        return self._forward(batch, kv, ())[0]
+
+    def hidden_states(self, batch: ForwardBatch, kv: KVStorage) -> Tensor:
+        """See `Model.hidden_states`."""
+        return self._through_layers(batch, kv)[-1]
+
+    def with_hidden_states(self, after: Sequence[int]) -> StatesModel:
+        """See `Model.with_hidden_states`."""
+        wanted = tuple(after)
+        if not wanted or min(wanted) < 0 or max(wanted) >= len(self._layers):
+            raise ConfigError(f"the model has the layers 0 to {len(self._layers) - 1}.", where=f"layers {wanted}")
+
+        def forward(batch: ForwardBatch, kv: KVStorage) -> tuple[Tensor, ...]:
+            return self._forward(batch, kv, wanted)
+
+        return forward
+
+    def _forward(self, batch: ForwardBatch, kv: KVStorage, after: tuple[int, ...]) -> tuple[Tensor, ...]:
+        states = self._through_layers(batch, kv, after)
+        logits = self._head(self._norm(self._kernels.select_rows(states[-1], batch)))
+        return (logits, *states[:-1])
+
+    def _through_layers(self, batch: ForwardBatch, kv: KVStorage, after: tuple[int, ...] = ()) -> list[Tensor]:
+        """[T, hidden] behind each layer of `after`, then behind the last one."""
+        x = self.embedding(batch)
+        states = {}
+        for index, layer in enumerate(self._layers):
             x = layer(x, batch, kv)
-        return self._head(self._norm(self._kernels.select_rows(x, batch)))
+            if index in after:
+                states[index] = x
+        return [*[states[index] for index in after], x]
 
 
 class PreNormLayer:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from slipstream.kernels.batch import ForwardBatch
 from slipstream.kernels.table import Kernels, Tensor
 from slipstream.kv.storage import KVStorage
+from slipstream.layers.embedding import Embedding
 from slipstream.layers.shard import Shard
 from slipstream.layers.weights import Weights
 from slipstream.lean import dataclass
@@ -16,14 +17,26 @@ from slipstream.models.reader import Reader
 from slipstream.weights.checkpoint import Checkpoint
 from slipstream.weights.slots import TensorSlot
 
+StatesModel = Callable[[ForwardBatch, KVStorage], tuple[Tensor, ...]]
+
 
 class Model(Protocol):
     """A model ready to run; safe to call with any batch, holding no state between calls."""
 
     config: ModelConfig
+    embedding: Embedding  # of tokens, scaled as the first layer sees them
 
     def __call__(self, batch: ForwardBatch, kv: KVStorage) -> Tensor:
         """logits [L, vocab] float32 of batch.logits_rows; K and V of every token are in `kv` afterwards."""
+        ...
+
+    def hidden_states(self, batch: ForwardBatch, kv: KVStorage) -> Tensor:
+        """[T, hidden]: the residual stream behind the last layer, before the final norm; no logits are computed."""
+        ...
+
+    def with_hidden_states(self, after: Sequence[int]) -> StatesModel:
+        """The same model, which also gives the residual stream behind these layers, counted from 0: the same logits,
+        then [T, hidden] for each. The last one is what the final norm gets. Raises ConfigError for other numbers."""
         ...
 
 

@@ -17,6 +17,7 @@ from slipstream.kernels.cpu.graph import (
     Experts,
     GatedActivation,
     HeadNorm,
+    Inputs,
     Linear,
     Node,
     RMSNorm,
@@ -156,6 +157,8 @@ def _prologue(p: HeadPrologue) -> Prologue:
 
 def _single(node: Node, places: Places, program: Program) -> None:
     """A node that nothing was fused into."""
+    if isinstance(node, Inputs):
+        return  # `run` fills its buffer
     out = places.rows(node) if not isinstance(node, GatedActivation) else places.maybe_rows(node)
     source = places.rows(node.inputs[0])
     if isinstance(node, SoftCap):

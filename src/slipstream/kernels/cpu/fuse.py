@@ -135,7 +135,7 @@ def _chain(graph: Graph, fusion: Fusion, norm: RMSNorm) -> RowChain:
         chain.source = x
     if not isinstance(x, Add) or x in fusion.residual_linear or x is graph.output or x in fusion.moved:
         return chain
-    alone = len(graph.users[x]) == 1
+    alone = len(graph.users[x]) == 1 and x not in graph.results
     # A sum that others read is stored by this pass: this must be the first to need it, and pass all rows.
     if not alone and (chain.gather or min(graph.users[x], key=graph.position.__getitem__) is not norm):
         return chain

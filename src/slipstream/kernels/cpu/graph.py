@@ -6,6 +6,7 @@ Ops on nodes compute nothing. A node knows its inputs, so the last one holds the
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from slipstream.kernels.batch import ForwardBatch
 from slipstream.kernels.cpu.weights import CpuMatrix, CpuRope, CpuVector
@@ -30,6 +31,11 @@ class Node:
 class Embedding(Node):
     table: CpuMatrix
     scale: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs(Node):
+    """What the batch brings besides token ids."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,11 +117,13 @@ class Experts(Node):
 
 
 class Graph:
-    """The nodes that `output` needs, inputs before users, and who uses each."""
+    """The nodes that `output` and `kept` need, inputs before users, and who uses each. `kept`: further results."""
 
-    def __init__(self, output: Node) -> None:
+    def __init__(self, output: Node, kept: tuple[Node, ...] = ()) -> None:
         self.output = output
-        self.nodes = _in_order(output)
+        self.kept = kept
+        self.results = frozenset((output, *kept))
+        self.nodes = _in_order((output, *kept))
         self.users: dict[Node, list[Node]] = defaultdict(list)
         for node in self.nodes:
             for each in node.inputs:
@@ -123,16 +131,16 @@ class Graph:
         self.position = {node: i for i, node in enumerate(self.nodes)}
 
     def only_user(self, node: Node) -> Node | None:
-        """The one op that reads `node`, when nothing else does and it is not the result."""
+        """The one op that reads `node`, when nothing else does and it is no result."""
         users = self.users[node]
-        return users[0] if len(users) == 1 and node is not self.output else None
+        return users[0] if len(users) == 1 and node not in self.results else None
 
 
-def _in_order(output: Node) -> list[Node]:
+def _in_order(results: Sequence[Node]) -> list[Node]:
     """Depth first without recursion: a model may be deeper than Python's stack."""
     order: list[Node] = []
     done: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(output, False)]
+    stack: list[tuple[Node, bool]] = [(each, False) for each in reversed(results)]
     while stack:
         node, ready = stack.pop()
         if ready:

@@ -14,6 +14,7 @@ from slipstream.kernels.cpu.graph import (
     Attention,
     GatedActivation,
     Graph,
+    Inputs,
     Linear,
     Node,
     RMSNorm,
@@ -35,8 +36,16 @@ class Planned:
     call: Callable[[Places], None]
 
 
-def lower(graph: Graph, program: Program) -> int | None:
-    """Fills `program`. Returns the buffer that holds the result, or None when `run` writes it to its output argument.
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """Where results are after a run. `output`: a buffer, or None when `run` writes it to its output argument."""
+
+    output: int | None
+    kept: tuple[int, ...]
+
+
+def lower(graph: Graph, program: Program) -> Lowered:
+    """Fills `program`.
 
     Raises ConfigError for a shape that no kernel takes.
     """
@@ -52,7 +61,7 @@ def _plan(graph: Graph, fusion: Fusion, program: Program) -> tuple[list[Planned]
     groups = _joined(graph, fusion)
     leaders = [node for node in graph.nodes if _leads(node, fusion, groups)]
     reads = {node: _reads(node, fusion) for node in leaders}
-    needed = {key for keys in reads.values() for key in keys} | {(graph.output, "rows")}
+    needed = {key for keys in reads.values() for key in keys} | {(each, "rows") for each in graph.results}
     linear_end = isinstance(graph.output, Linear | SoftCap | Add) and _product(graph.output, fusion) is not None
     direct = linear_end and graph.output.domain == LOGITS and not graph.users[graph.output]
     plan: list[Planned] = []
@@ -145,13 +154,14 @@ def _quantize(node: Node, program: Program) -> Callable[[Places], None]:
     return call
 
 
-def _issue(graph: Graph, plan: list[Planned], program: Program, direct: bool) -> int | None:
+def _issue(graph: Graph, plan: list[Planned], program: Program, direct: bool) -> Lowered:
     """Gives every stored tensor a buffer, reusing those whose last reader is past, and adds the ops."""
     last_use: dict[Key, int] = {}
     for i, op in enumerate(plan):
         for key in (*op.writes, *op.reads):
             last_use[key] = i
-    last_use[graph.output, "rows"] = len(plan) + 1
+    for each in graph.results:
+        last_use[each, "rows"] = len(plan) + 1
     places = Places()
     free: dict[tuple[Form, int, int], list[int]] = {}
     ending: dict[int, list[Key]] = {}
@@ -165,7 +175,9 @@ def _issue(graph: Graph, plan: list[Planned], program: Program, direct: bool) ->
                 places.put(key, program.add_output(node.columns))
                 continue
             spare = free.setdefault((form, node.domain, node.columns), [])
-            if spare:
+            if isinstance(node, Inputs) and form == "rows":  # filled before the first op: nobody else's until read
+                places.put(key, program.add_input(node.columns))
+            elif spare:
                 places.put(key, spare.pop())
             elif form == "rows":
                 places.put(key, program.add_rows(node.domain, node.columns))
@@ -175,4 +187,5 @@ def _issue(graph: Graph, plan: list[Planned], program: Program, direct: bool) ->
         for node, form in ending.get(i, ()):
             if not (direct and node is graph.output):
                 free.setdefault((form, node.domain, node.columns), []).append(places.get((node, form)))
-    return None if direct else places.get((graph.output, "rows"))
+    kept = tuple(places.get((each, "rows")) for each in graph.kept)
+    return Lowered(None if direct else places.get((graph.output, "rows")), kept)

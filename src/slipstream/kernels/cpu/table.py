@@ -70,6 +70,7 @@ def cpu_kernels(num_threads: int | None = None, *, instructions: str | None = No
         new_kv=new_kv,
         to_numpy=to_numpy,
         embedding=_embedding,
+        inputs=_inputs,
         linear=_linear,
         rms_norm=_rms_norm,
         head_rms_norm=_head_rms_norm,
@@ -95,6 +96,10 @@ def cpu_kernels(num_threads: int | None = None, *, instructions: str | None = No
 
 def _embedding(batch: ForwardBatch, table: CpuMatrix, scale: float) -> Node:
     return graph.Embedding((), table.columns, graph.TOKENS, batch, table, scale)
+
+
+def _inputs(batch: ForwardBatch, columns: int) -> Node:
+    return graph.Inputs((), columns, graph.TOKENS, batch)
 
 
 def _linear(x: Node, weight: CpuMatrix, bias: CpuVector | None) -> Node:

@@ -9,7 +9,7 @@ from slipstream.kernels.reference.activation import gated_activation
 from slipstream.kernels.reference.attention import attention
 from slipstream.kernels.reference.binding import bind, bind_rope, new_kv, to_numpy
 from slipstream.kernels.reference.elementwise import add, scale, soft_cap
-from slipstream.kernels.reference.embedding import embedding, select_rows
+from slipstream.kernels.reference.embedding import embedding, inputs, select_rows
 from slipstream.kernels.reference.linear import linear
 from slipstream.kernels.reference.moe import moe_experts, moe_route
 from slipstream.kernels.reference.norm import head_rms_norm, rms_norm
@@ -25,6 +25,7 @@ REFERENCE = Kernels(
     new_kv=new_kv,
     to_numpy=to_numpy,
     embedding=embedding,
+    inputs=inputs,
     linear=linear,
     rms_norm=rms_norm,
     head_rms_norm=head_rms_norm,

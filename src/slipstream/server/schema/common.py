@@ -46,7 +46,7 @@ class StreamOptions(RequestModel):
 class SpeculativeField(RequestModel):
     """Drafts for this request: they change its speed, never its tokens."""
 
-    mode: Literal["off", "auto", "ngram", "draft_model"] = "auto"
+    mode: Literal["off", "auto", "ngram", "draft_model", "draft_head"] = "auto"
     num_tokens: Annotated[int, Field(ge=0, le=64)] | None = None  # of the longest draft
 
     def wish(self) -> RequestSpeculation:

@@ -1,0 +1,90 @@
+"""Runs the draft head: as a model is run, over hidden states beside the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.engine.batcher import BatchBuilder
+from slipstream.engine.plan import PlanRow, RowResult, StepPlan, StepResult, StepTiming
+from slipstream.engine.runner import sample_step
+from slipstream.kernels.batch import ForwardBatch
+from slipstream.kernels.sampling import SamplingOps
+from slipstream.kernels.table import Tensor
+from slipstream.kv.storage import KVStorage
+from slipstream.sampling.grammar.states import GrammarStates
+
+Floats = NDArray[np.float32]
+HeadModel = Callable[[ForwardBatch, KVStorage], tuple[Tensor, Tensor]]
+
+LEAST = np.float32(-1e30)  # a logit that no draw ever chooses
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadRow:
+    """`plan`: positions count from the first one that the head was shown; `shift` more is what a token's position in
+    the request is then. states: [tokens of the row, n]."""
+
+    plan: PlanRow
+    shift: int
+    states: Floats
+
+
+class HeadRunner:
+    """Implements `Runner` too, over states of zero, so that steps can be timed."""
+
+    def __init__(
+        self,
+        model: HeadModel,
+        kv: KVStorage,
+        to_numpy: Callable[[Tensor], Floats],
+        *,
+        hidden_size: int,
+        vocab_size: int,
+        draft_ids: NDArray[np.int32],
+        grammars: GrammarStates | None = None,
+        sampling: SamplingOps | None = None,
+    ) -> None:
+        """vocab_size: of the target; a token that is not among draft_ids is never drafted."""
+        self._batches = BatchBuilder(kv.spec.block_size)
+        self._model = model
+        self._kv = kv
+        self._to_numpy = to_numpy
+        self._hidden_size = hidden_size
+        self._ids = draft_ids
+        self._grammars = grammars
+        self._sampling = sampling
+        self._wide = np.full((0, vocab_size), LEAST)
+
+    def run(self, rows: Sequence[HeadRow]) -> tuple[tuple[RowResult, ...], list[Floats]]:
+        """(what the rows come to, what the head makes of each row's last token [n])."""
+        plan = StepPlan(0, tuple([row.plan for row in rows]))
+        logits, made = self._forward(plan, np.concatenate([row.states for row in rows]))
+        placed = [replace(row.plan, start=row.plan.start + row.shift) for row in rows]
+        results = sample_step(placed, logits, self._grammars, self._sampling)
+        ends = np.cumsum([len(row.plan.tokens) for row in rows]) - 1
+        return results, list(made[ends])
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        started = perf_counter()
+        logits, _ = self._forward(plan, np.zeros((plan.num_tokens, self._hidden_size), np.float32))
+        computed = perf_counter()
+        rows = sample_step(plan.rows, logits, self._grammars, self._sampling)
+        return StepResult(plan.step, rows, StepTiming(0.0, computed - started, perf_counter() - computed))
+
+    def _forward(self, plan: StepPlan, states: Floats) -> tuple[Floats, Floats]:
+        batch = replace(self._batches.build(plan), inputs=states)
+        logits, made = self._model(batch, self._kv)
+        return self._widened(self._to_numpy(logits)), self._to_numpy(made)
+
+    def _widened(self, logits: Floats) -> Floats:
+        """[L, draft_vocab] at the places of the tokens in [L, vocab]."""
+        if len(self._wide) < len(logits):
+            self._wide = np.full((len(logits), self._wide.shape[1]), LEAST)
+        wide = self._wide[: len(logits)]
+        wide[:, self._ids] = logits
+        return wide
