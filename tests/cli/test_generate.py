@@ -236,9 +236,15 @@ def test_drafts_change_no_text_and_are_told_of(run):
 
 
 def test_a_way_to_draft_that_is_not_there_is_refused(run):
-    code, out, err = run("--prompt", "hello", "--speculative", "draft_head")
+    code, out, err = run("--prompt", "hello", "--speculative", "medusa")
     assert (code, out) == (2, "")
-    assert "cannot be 'draft_head': trained draft heads are not part of this build. Choose off, auto, ngram or" in err
+    assert "cannot be 'medusa': such heads are not part of this build. Choose off, auto, ngram, draft_head or" in err
+
+
+def test_a_head_that_is_not_there_is_refused(run, tmp_path):
+    code, out, err = run("--prompt", "hello", "--speculative", "draft_head", "--draft-head", str(tmp_path))
+    assert (code, out) == (3, "")
+    assert "is no draft head: it has no config.json" in err
 
 
 def test_any_other_way_is_taken_for_a_model(run):

@@ -74,6 +74,7 @@ def test_defaults_with_plenty_of_memory() -> None:
         tpot_objective="auto",
         speculative="off",
         draft_model=None,
+        draft_head=None,
         num_speculative_tokens=5,
         speculative_policy="cost",
         speculative_verification="gumbel",
@@ -280,6 +281,8 @@ def test_a_backend_that_cannot_run_the_model_is_refused_with_the_reason() -> Non
         ({"speculative": "small"}, "ngram,draft_model"),
         ({"speculative": "draft_model", "draft_model": "small"}, "draft_model"),
         ({"draft_model": "small"}, "off"),
+        ({"speculative": "auto", "draft_head": "head"}, "ngram,draft_head"),
+        ({"speculative": "draft_head", "draft_head": "head"}, "draft_head"),
     ],
 )
 def test_who_drafts(settings: dict[str, Any], effective: str) -> None:

@@ -34,8 +34,8 @@ def test_the_dictionary_of_vllm_means_the_same_settings() -> None:
         ({"method": "draft_model"}, r"\[speculation\] speculative: is draft_model, but no model is named"),
         ({"method": "ngram", "mode": "auto"}, "speculative_config: method and mode: is given twice"),
         ({"method": "ngram", "model": "small"}, "speculative: is ngram, which has no use for draft_model = 'small'"),
-        ({"method": "draft_head"}, "method: cannot be 'draft_head': trained draft heads are not part of this build"),
-        ({"method": "eagle3"}, "method: cannot be 'eagle3': trained draft heads"),
+        ({"method": "draft_head"}, r"\[speculation\] speculative: is draft_head, but no folder is named"),
+        ({"method": "eagle3"}, r"method: cannot be 'eagle3': such heads are not part of this build \(draft_head names"),
         ({"method": "wizard"}, "method: cannot be 'wizard': no such method is known"),
         (
             {"num_speculative_token": 4},
@@ -55,7 +55,7 @@ def test_a_setting_given_twice_is_refused() -> None:
         options(speculative_config={"num_speculative_tokens": 4}, num_speculative_tokens=4)
 
 
-@pytest.mark.parametrize("method", ["draft_head", "mtp", ""])
+@pytest.mark.parametrize("method", ["eagle", "mtp", ""])
 def test_the_mode_is_refused_with_its_reason(method: str) -> None:
     with pytest.raises(ConfigError, match=rf"\[speculation\] speculative: cannot be .{method}.: .* Choose off"):
         options(speculative=method)
@@ -69,6 +69,31 @@ def test_another_value_names_a_draft_model() -> None:
     assert options(draft_model="small").speculative == "off"
     with pytest.raises(ConfigError, match="speculative: names the model 'a', but draft_model is 'b'"):
         options(speculative="a", draft_model="b")
+
+
+def test_a_head_is_named_by_its_folder() -> None:
+    expected = SpeculationOptions(speculative="draft_head", draft_head="head")
+    assert options(speculative_config={"method": "draft_head", "model": "head"}) == expected
+    assert options(speculative="draft_head", draft_head="head") == expected
+    assert options(speculative="auto", draft_head="head").draft_head == "head"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"speculative": "small", "draft_head": "h"}, "draft_head: cannot be used together with draft_model = 'small'"),
+        ({"speculative": "ngram", "draft_head": "h"}, "speculative: is ngram, which has no use for draft_head = 'h'"),
+        (
+            {"speculative": "draft_head", "draft_head": "h", "draft_model": "m"},
+            "draft_head: cannot be used together with draft_model = 'm'",
+        ),
+        ({"speculative": "draft_head", "draft_model": "m"}, "is draft_head, but no folder is named"),
+        ({"speculative": "draft_model", "draft_head": "h"}, "is draft_model, but no model is named"),
+    ],
+)
+def test_a_head_and_what_does_not_go_with_it(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        options(**settings)
 
 
 def test_lookup_bounds_in_the_wrong_order() -> None:

@@ -55,6 +55,7 @@ BAD_VALUES: list[tuple[str, str, Any]] = [
     ("speculation", "num_speculative_tokens", 65),
     ("speculation", "speculative", None),
     ("speculation", "draft_model", ""),
+    ("speculation", "draft_head", ""),
     ("speculation", "speculative_policy", "always"),
     ("speculation", "speculative_verification", "dice"),
     ("speculation", "prompt_lookup_min", 0),

@@ -16,11 +16,11 @@ Verification = Literal["gumbel", "rejection"]
 
 _MODES = ("off", "auto", "ngram", "draft_model", "draft_head")
 _NOT_BUILT = {
-    "eagle": "heads in this format are not part of this build; draft_head is what it trains itself",
-    "eagle3": "heads in this format are not part of this build; draft_head is what it trains itself",
-    "medusa": "trained draft heads are not part of this build",
-    "mtp": "trained draft heads are not part of this build",
-    "mlp_speculator": "trained draft heads are not part of this build",
+    "eagle": "such heads are not part of this build (draft_head names one that Slipstream trained)",
+    "eagle3": "such heads are not part of this build (draft_head names one that Slipstream trained)",
+    "medusa": "such heads are not part of this build",
+    "mtp": "such heads are not part of this build",
+    "mlp_speculator": "such heads are not part of this build",
     "suffix": "drafts from other requests' answers are not part of this build",
 }
 _CHOICE = "Choose off, auto, ngram, draft_head or a smaller model."
