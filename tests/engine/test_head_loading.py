@@ -124,13 +124,13 @@ def test_a_head_for_another_model_is_refused(tiny_folder: Path, head_folder: Pat
     other = write_tiny_folder(tmp_path / "other", seed=3)
     with pytest.raises(UnsupportedModelError, match="this draft head was trained for tiny: its fingerprint is"):
         open_llm(other, tmp_path, speculative="draft_head", draft_head=str(head_folder))
-    with pytest.raises(ModelNotFoundError, match="is no draft head: it has no model.safetensors|it has no config.json"):
+    with pytest.raises(ModelNotFoundError, match=r"is no draft head: it has no config\.json"):
         open_llm(tiny_folder, tmp_path, speculative="draft_head", draft_head=str(tmp_path))
 
 
 def test_a_head_size_that_the_backend_has_not(tiny_folder: Path, tmp_path: Path) -> None:
     folder = write_head(tmp_path / "head", tiny_folder, head_dim=6)
-    with pytest.raises(ConfigError, match="backend cpu cannot run .*head sizes that are multiples of 8"):
+    with pytest.raises(ConfigError, match=r"backend cpu cannot run .*head sizes that are multiples of 8"):
         open_llm(tiny_folder, tmp_path, backend="cpu", speculative="draft_head", draft_head=str(folder))
     with open_llm(tiny_folder, tmp_path, backend="reference", speculative="draft_head", draft_head=str(folder)) as llm:
         assert llm.generate(PROMPTS[0], GREEDY)[0].outputs[0].token_ids

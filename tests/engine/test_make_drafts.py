@@ -80,7 +80,7 @@ def test_settings_of_what_is_off_are_without_effect(tiny_folder: Path, tmp_path:
 
 
 def test_a_method_that_is_not_there_is_refused_before_anything_is_loaded(tiny_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="trained draft heads are not part of this build"):
+    with pytest.raises(ConfigError, match="such heads are not part of this build"):
         open_llm(tiny_folder, tmp_path, speculative_config={"method": "eagle"})
 
 
