@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from transformers import LlamaConfig
 
 from slipstream.errors import ModelFormatError, ModelNotFoundError, SlipstreamError, UnsupportedModelError
 from slipstream.kernels.batch import ForwardBatch
@@ -28,7 +29,7 @@ from slipstream.models.draft_head_file import (
     require_fit,
 )
 from slipstream.weights.formats.safetensors import open_safetensors
-from tests.tiny_folder import write_tiny_folder
+from tests.models.harness import save, tiny_model
 
 pytestmark = pytest.mark.fast
 KERNELS = {"reference": select_kernels("reference"), "cpu": cpu_kernels(2)}
@@ -150,15 +151,17 @@ def test_states_of_another_shape_are_refused(backend: str) -> None:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("backend", KERNELS)
 def test_the_output_rows_are_the_targets_own(tmp_path: Path, backend: str, tied: bool) -> None:
-    folder = write_tiny_folder(tmp_path, tie_word_embeddings=tied)
+    sizes = {"vocab_size": 77, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "head_dim": 8}
+    folder = save(tiny_model(LlamaConfig(**sizes, tie_word_embeddings=tied)), tmp_path)
     name = "model.embed_tokens.weight" if tied else "lm_head.weight"
     table = load_file(folder / "model.safetensors")[name].astype(np.float32)
-    ids = np.array([5, 0, 77, 258, 6], np.int32)
+    ids = np.array([5, 0, 76, 58, 6], np.int32)
     checkpoint, kernels = open_safetensors(folder), KERNELS[backend]
     head = reduced_output(checkpoint, ids, kernels)
     checkpoint.close()
     x = RNG.standard_normal((3, 32)).astype(np.float32)
-    batch = ForwardBatch(*[np.arange(3, dtype=np.int32)] * 7, x)
+    rows = np.arange(3, dtype=np.int32)
+    batch = ForwardBatch(rows, rows, rows, np.array([0, 3], np.int32), rows[:1], rows[:1, None], rows, x)
     logits = kernels.to_numpy(head(kernels.inputs(batch, 32)))
     np.testing.assert_allclose(logits, x @ table[ids].T, rtol=1e-5, atol=1e-5)
 
