@@ -226,6 +226,7 @@ def main() -> None:
     parser.add_argument("--spec-bench", type=Path, metavar="FILE")
     parser.add_argument("--human-eval", type=Path, metavar="FILE")
     parser.add_argument("--draft", default="auto", help="as --speculative of the verbs")
+    parser.add_argument("--draft-head", metavar="FOLDER", help="as of the verbs")
     parser.add_argument("--policy", default="cost", choices=("cost", "threshold", "fixed"))
     parser.add_argument("--num-tokens", type=int, default=5)
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
@@ -247,6 +248,7 @@ def main() -> None:
         enable_prefix_caching=False,
         max_num_seqs=max(args.batch),
         speculative=args.draft,
+        draft_head=args.draft_head,
         speculative_policy=args.policy,
         num_speculative_tokens=args.num_tokens,
         num_threads=args.threads,

@@ -75,7 +75,7 @@ def test_its_memory_is_planned(tiny_folder: Path, draft_folder: Path, tmp_path: 
     assert both.kv_bytes == alone.kv_bytes + 32 * both.draft_spec.bytes_per_block == alone.kv_bytes * 3 // 2
     assert both.weights > alone.weights
     assert both.workspace > alone.workspace
-    assert "draft model = 2 (K, V) x 1 layers" in both.formula()
+    assert "draft model or head = 2 (K, V) x 1 layers" in both.formula()
     with pytest.raises(InsufficientMemoryError, match="KV blocks were asked for"):
         plan(speculative=str(draft_folder), num_blocks=10**9)
 

@@ -128,6 +128,11 @@ def test_a_head_for_another_model_is_refused(tiny_folder: Path, head_folder: Pat
         open_llm(tiny_folder, tmp_path, speculative="draft_head", draft_head=str(tmp_path))
 
 
+def test_a_head_is_no_smaller_model(tiny_folder: Path, head_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is a draft head, not a model\. Name it with draft_head\."):
+        open_llm(tiny_folder, tmp_path, speculative=str(head_folder))
+
+
 def test_a_head_size_that_the_backend_has_not(tiny_folder: Path, tmp_path: Path) -> None:
     folder = write_head(tmp_path / "head", tiny_folder, head_dim=6)
     with pytest.raises(ConfigError, match=r"backend cpu cannot run .*head sizes that are multiples of 8"):

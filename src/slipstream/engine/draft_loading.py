@@ -25,6 +25,7 @@ from slipstream.kv.spec import KVSpec
 from slipstream.kv.storage import KVStorage
 from slipstream.models.build import kv_spec, load_model
 from slipstream.models.config import ModelConfig
+from slipstream.models.draft_head_file import is_draft_head
 from slipstream.models.registry import find_family, read_config
 from slipstream.sampling.grammar.compiler import GrammarCompiler
 from slipstream.sampling.grammar.states import GrammarStates
@@ -70,6 +71,8 @@ class DraftModel:
 
 def read_draft_model(name: str, cache_dir: Path | None, backend: str) -> DraftModel:
     """Raises ModelError as for any model, or ConfigError if the backend cannot run it."""
+    if is_draft_head(Path(name).expanduser()):
+        raise ConfigError(f"{name} is a draft head, not a model.", where=WHERE, fix="Name it with draft_head.")
     try:
         checkpoint = open_checkpoint(resolve_model(name, cache_dir))
     except ModelNotFoundError as error:

@@ -70,7 +70,9 @@ class MemoryPlan:
         if self.free is not None:
             budget = f"min({budget}, {gib(self.free)} free)"
         reason = "" if self.bound == "memory" else f": {self.num_blocks_why}"
-        draft = () if self.draft_spec is None else (f"the same of the draft model{_per_token(self.draft_spec)}",)
+        draft = (
+            () if self.draft_spec is None else (f"the same of the draft model or head{_per_token(self.draft_spec)}",)
+        )
         return "\n".join(
             (
                 f"KV per token{_per_token(s)}",
