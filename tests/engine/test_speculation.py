@@ -241,7 +241,8 @@ def test_a_request_may_draft_less_or_nothing(backend: str) -> None:
     ("wish", "drafts", "message"),
     [
         (RequestSpeculation("ngram"), False, "speculative.mode is 'ngram', but this engine drafts nothing"),
-        (RequestSpeculation("draft_head"), True, "mode is 'draft_head'. Choose off, auto, ngram or draft"),  # type: ignore[arg-type]
+        (RequestSpeculation("eagle"), True, "mode is 'eagle'. Choose off, auto, ngram, draft_model or draft_head"),  # type: ignore[arg-type]
+        (RequestSpeculation("draft_head"), True, "'draft_head', but this engine drafts with ngram only. Start it with"),
         (
             RequestSpeculation("draft_model"),
             True,
