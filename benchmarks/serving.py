@@ -64,6 +64,7 @@ class Turn:
     ttft_p99: float
     tpot_p50: float
     tpot_p99: float
+    e2e_p50: float
     requests: int
     failed: int
     miscounted: int  # answers of another length than asked, by the server's or the client's count
@@ -98,6 +99,7 @@ def read_turn(
         ttft["p99"].value,
         tpot["p50"].value,
         tpot["p99"].value,
+        summary.latency["e2e"].quantiles["p50"].value,
         requests=summary.requests,
         failed=summary.requests - summary.succeeded,
         miscounted=sum(
@@ -151,8 +153,9 @@ def summarise(turns: Sequence[Turn]) -> dict[str, Any]:
     return found
 
 
-def notes_on(turns: Sequence[Turn]) -> list[str]:
-    """What to know before believing the numbers."""
+def notes_on(turns: Sequence[Turn], warmup: float, seconds: float) -> list[str]:
+    """What to know before believing the numbers. All requests begin at once, so a server has to finish about a whole
+    one per stream before it has the even mix of prompts and answers that it will have from then on."""
     notes = []
     for turn in turns:
         where = f"round {turn.round}, {turn.server}"
@@ -161,6 +164,8 @@ def notes_on(turns: Sequence[Turn]) -> list[str]:
         for other, share in turn.idle_processors.items():
             if share > IDLE_SHARE:
                 notes.append(f"{where}: idle {other} took {share:.1%} of a processor")
+        if turn.e2e_p50 > min(warmup, seconds):
+            notes.append(f"{where}: half of the requests take over {turn.e2e_p50:.0f} s; raise --warmup and --seconds")
         if turn.client_processors > 0.25:
             notes.append(f"{where}: the client took {turn.client_processors:.0%} of a processor")
     return notes
@@ -254,7 +259,7 @@ def compare(args: argparse.Namespace, setup: Setup) -> dict[str, Any]:
         **{name: getattr(args, name) for name in ("threads", "concurrency", "rounds", "seconds", "warmup", "lengths")},
         **facts,
         "absent": absent,
-        "notes": notes_on(turns),
+        "notes": notes_on(turns, args.warmup, args.seconds),
         **summarise(turns),
         "turns": [{name: value for name, value in asdict(each).items() if name != "tpots"} for each in turns],
     }
@@ -266,12 +271,13 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--servers", default=",".join(spec.name for spec in SERVERS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="measured per turn")
-    parser.add_argument("--warmup", type=float, default=30.0, help="seconds of load before them")
+    parser.add_argument("--warmup", type=float, default=60.0, help="seconds of load before them")
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lengths", default=DEFAULT_LENGTHS, help="as of `slipstream bench serve`")
     parser.add_argument("--llama-server", type=Path, default=LLAMA_SERVER, help="the program")
     parser.add_argument("--vllm-dtype", default="float32")
+    parser.add_argument("--vllm-preload", default="", help="libraries for its LD_PRELOAD, colon-separated")
     parser.add_argument(
         "--extra", action="append", default=[], metavar="SERVER=OPTIONS", help="more options for a server"
     )
@@ -297,6 +303,7 @@ def main() -> None:
         out=args.out,
         llama_server=args.llama_server.resolve(),
         vllm_dtype=args.vllm_dtype,
+        vllm_preload=args.vllm_preload,
         extra={name: shlex.split(more) for name, _, more in (each.partition("=") for each in args.extra)},
     )
     if args.overhead:

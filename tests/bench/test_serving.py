@@ -44,16 +44,17 @@ def test_every_server_gets_the_same_threads_requests_and_context(tmp_path: Path)
 def test_vllm_serves_a_folder_made_from_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr(servers.subprocess, "run", lambda command, **more: ran.append(command))
-    command = servers.vllm_command(make_setup(tmp_path, vllm_dtype="bfloat16"), 83)
+    command = servers.vllm_command(make_setup(tmp_path, vllm_dtype="bfloat16", vllm_preload="/a.so:/b.so"), 83)
     [made] = ran
     assert made[1:] == [str(servers.WORKERS / "gguf_folder.py"), "/m/x.gguf", str(tmp_path / "vllm-model")]
     assert Path(made[1]).is_file()
     bound = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
-    assert command[:4] == [
+    assert command[:5] == [
         "env",
         "VLLM_TARGET_DEVICE=cpu",
         "VLLM_CPU_KVCACHE_SPACE=4",
         f"VLLM_CPU_OMP_THREADS_BIND={bound}",
+        "LD_PRELOAD=/a.so:/b.so",
     ]
     shown = " ".join(command)
     assert f"--model {tmp_path / 'vllm-model'} --host 127.0.0.1 --port 83 --load-format dummy --dtype bfloat16" in shown
@@ -130,6 +131,13 @@ def test_a_server_is_waited_for_and_ends_with_everything_below_it(tmp_path: Path
     assert server.get("/") == (0, b"")
 
 
+def test_the_version_of_vllm_says_what_it_computes_with(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SERVES]
+    spec = ServerSpec("vllm", lambda setup, port: [*command, str(port), "--dtype", "float32"], "/health")
+    with servers.started([spec], make_setup(tmp_path)) as [server]:
+        assert server.version() == "4.5 (float32, random weights)"
+
+
 def test_a_server_that_ends_is_not_waited_for(tmp_path: Path) -> None:
     spec = ServerSpec("vllm", lambda setup, port: [sys.executable, "-c", "raise SystemExit(3)"], "/health")
     server = Server(spec, make_setup(tmp_path))
@@ -172,6 +180,7 @@ def test_a_turn_holds_what_the_client_saw() -> None:
     assert turn.ttft_p99 == max(each.ttft for each in found.records)
     assert turn.tpot_p99 == max(turn.tpots)
     assert len(turn.tpots) == 12
+    assert turn.e2e_p50 in [each.e2e for each in found.records]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +215,7 @@ def test_a_round_asks_every_server_for_the_same() -> None:
     args = serving.options().parse_args(["x.gguf", "--concurrency", "4", "--seconds", "5"])
     one, same = (serving.turn_options(url, 1, args) for url in ("http://a", "http://b"))
     assert replace(one, url=same.url) == same
-    assert (one.concurrency, one.seconds, one.warmup) == ((4,), 5.0, 30.0)
+    assert (one.concurrency, one.seconds, one.warmup) == ((4,), 5.0, 60.0)
     assert serving.turn_options("http://a", 2, args).workload != one.workload
     assert one.ignore_eos
 
@@ -222,6 +231,7 @@ def turn(number: int, server: str, rate: float, p99: float, **more) -> Turn:
         "ttft_p99": 2.0,
         "tpot_p50": p99 / 2,
         "tpot_p99": p99,
+        "e2e_p50": 20.0,
         "requests": 30,
         "failed": 0,
         "miscounted": 0,
@@ -262,7 +272,7 @@ def test_no_target_is_met_with_failed_or_miscounted_answers(trouble: dict[str, i
     targets = serving.summarise(turns)["targets"]["vllm"]
     assert not targets["output_tokens_per_s"]["met"]
     assert not targets["tpot_p99"]["met"]
-    [said] = serving.notes_on(turns)
+    [said] = serving.notes_on(turns, 60.0, 60.0)
     assert said.startswith("round 0, slipstream: ")
 
 
@@ -281,9 +291,16 @@ def test_without_slipstream_there_are_no_ratios() -> None:
     assert (found["ratios"], found["targets"]) == ({}, {})
 
 
+def test_requests_that_outlast_warm_up_or_window_are_noted() -> None:
+    slow = [turn(0, "vllm", 1.0, 1.0, e2e_p50=70.0)]
+    assert serving.notes_on(slow, 80.0, 80.0) == []
+    said = ["round 0, vllm: half of the requests take over 70 s; raise --warmup and --seconds"]
+    assert serving.notes_on(slow, 60.0, 80.0) == serving.notes_on(slow, 80.0, 60.0) == said
+
+
 def test_notes_name_busy_idlers_and_a_busy_client() -> None:
     busy = turn(1, "slipstream", 1.0, 1.0, idle_processors={"vllm": 0.5, "llama-server": 0.001}, client_processors=0.4)
-    assert serving.notes_on([busy]) == [
+    assert serving.notes_on([busy], 60.0, 60.0) == [
         "round 1, slipstream: idle vllm took 50.0% of a processor",
         "round 1, slipstream: the client took 40% of a processor",
     ]
