@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -157,8 +158,10 @@ class Server:
         """With what tells its work from that of the others."""
         if self.name == "llama-server":
             done = subprocess.run([self.command[0], "--version"], capture_output=True, text=True, check=True)
-            lines = (done.stdout + done.stderr).splitlines()
-            return next(line.removeprefix("version: ") for line in lines if line.startswith("version"))
+            found = re.search(r"^version: (.+)$", done.stdout + done.stderr, re.MULTILINE)
+            if found is None:
+                raise SystemExit(f"{relative(self.command[:1])} does not tell its version")
+            return found[1]
         status, body = self.get("/version")
         if status != 200:
             raise SystemExit(f"{self.name} answers {status} to /version")

@@ -138,6 +138,21 @@ def test_the_version_of_vllm_says_what_it_computes_with(tmp_path: Path) -> None:
         assert server.version() == "4.5 (float32, random weights)"
 
 
+def test_llama_server_tells_its_version_on_either_stream(tmp_path: Path) -> None:
+    program = tmp_path / "llama-server"
+    spec = ServerSpec("llama-server", lambda setup, port: [str(program)], "/health")
+    for script, version in (("echo 'warning' >&2; echo 'version: 0.5 (build 0)' >&2", "0.5 (build 0)"), ("true", None)):
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        server = Server(spec, make_setup(tmp_path))
+        if version is not None:
+            assert server.version() == version
+        else:
+            with pytest.raises(SystemExit, match="does not tell its version"):
+                server.version()
+        server.close()
+
+
 def test_a_server_that_ends_is_not_waited_for(tmp_path: Path) -> None:
     spec = ServerSpec("vllm", lambda setup, port: [sys.executable, "-c", "raise SystemExit(3)"], "/health")
     server = Server(spec, make_setup(tmp_path))
