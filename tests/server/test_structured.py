@@ -11,6 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from slipstream.sampling.grammar.spec import GrammarSpec
+from slipstream.server.tools.definitions import make_tool
+from slipstream.server.tools.dialects import arguments_rule
 from tests.server.scripted import ScriptedEngine
 from tests.server.serving import byte_tokenizer, echo_app, served
 
@@ -95,6 +97,25 @@ async def test_a_form_reaches_the_engine(fields: dict[str, Any], spec: GrammarSp
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": "sometimes"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "x"}}},
+            "tool_choice.allowed_tools.mode",
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+            "tool_choice.allowed_tools.tools",
+        ),
+        (
+            {
+                "tools": [TOOL],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "other"}}]},
+                },
+            },
+            "tool_choice.allowed_tools.tools[0]",
+        ),
     ],
 )
 async def test_a_wrong_one_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
@@ -187,6 +208,47 @@ async def test_choices_are_enforced_by_grammar() -> None:
     grammars = [request.params.grammar for request in engine.requests]
     assert [grammar and grammar.kind for grammar in grammars] == [None, None, "grammar", "grammar"]
     assert ["get" in text for text in engine.prompts(byte_tokenizer().decode)] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_some_of_the_tools_can_be_allowed(mode: str) -> None:
+    engine = ScriptedEngine(CALL)
+    client = client_of(engine)
+    other: Any = {"type": "function", "function": {"name": "other"}}
+    named: Any = {"type": "function", "function": {"name": "get"}}
+    choice: Any = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [named]}}
+    answer = await client.chat.completions.create(model="tiny", messages=HI, tools=[other, TOOL], tool_choice=choice)
+    assert [call.function.name for call in answer.choices[0].message.tool_calls or ()] == ["get"]  # type: ignore[union-attr]
+    flat: Any = {"type": "function", **TOOL["function"]}
+    allowed: Any = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "get"}]}
+    responded = await client.responses.create(
+        model="tiny", input="Hi", tools=[{"type": "function", "name": "other"}, flat], tool_choice=allowed
+    )
+    assert [item.type for item in responded.output] == ["function_call"]
+    for request, text in zip(engine.requests, engine.prompts(byte_tokenizer().decode), strict=True):
+        assert '"name": "other"' not in text
+        grammar = request.params.grammar
+        assert (grammar is not None) == (mode == "required")
+        assert grammar is None or "other" not in grammar.source
+
+
+@pytest.mark.parametrize(
+    ("parameters", "closed"),
+    [
+        (None, True),
+        ({"type": "object", "properties": {}}, True),
+        ({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, True),
+        ({"type": "object"}, False),
+        ({"properties": {"a": {}}, "required": ["b"]}, False),
+        ({"properties": {"a": {}}, "additionalProperties": {"type": "integer"}}, False),
+        ({"properties": {"a": {}}, "allOf": [{"properties": {"b": {}}}]}, False),
+    ],
+)
+def test_arguments_are_those_that_the_tool_names(parameters: dict[str, Any] | None, closed: bool) -> None:
+    """A function without parameters was called with arguments that the model made up, up to the end of the budget."""
+    rule = arguments_rule(make_tool("get", None, parameters, "tools[0]"))
+    schema = json.loads(rule.removeprefix("%json "))
+    assert (schema.get("additionalProperties") is False) == closed
 
 
 async def test_without_a_choice_of_tools_calls_are_text() -> None:

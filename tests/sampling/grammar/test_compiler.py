@@ -257,6 +257,21 @@ def test_a_choice_of_thousands() -> None:
     assert next_texts(state(GrammarSpec.choice(['a"\\', "é"]), 'a"')) == {"\\"}
 
 
+@pytest.mark.parametrize(
+    ("pattern", "allowed"),
+    [
+        (r"\d", set("0123456789")),
+        (r"[\dx]", set("0123456789x")),
+        (r"a/b", {"a"}),
+        (r"\\d", {"\\"}),
+    ],
+)
+def test_digits_of_a_regular_expression_are_0_to_9(pattern: str, allowed: set[str]) -> None:
+    """They were those of all scripts, and a date came out in one that nobody reads."""
+    assert {text[:1] for text in next_texts(state(GrammarSpec.regex(pattern)))} == allowed
+    assert state(GrammarSpec.regex(r"\w"), "é").accepting
+
+
 def test_gbnf_and_lark_are_both_grammars() -> None:
     for source in ('root ::= "a" | "b"', 'start: "a" | "b"'):
         assert next_texts(state(GrammarSpec.grammar(source))) == {"a", "b"}

@@ -177,6 +177,21 @@ def test_multiples_are_completed(schema: dict[str, object], text: str, ending: s
     assert found.decode() == ending + "]"
 
 
+@pytest.mark.parametrize(
+    ("schema", "text", "ending"),
+    [
+        ({"type": "string", "format": "duration"}, '"P12', 'D"'),
+        ({"type": "string", "pattern": "^[0-9]+[a-z]$"}, '"12', 'a"'),
+        ({"type": "string", "pattern": "^[0-9]+-[A-F]$"}, '"1', '-A"'),
+    ],
+)
+def test_digits_in_texts_are_not_taken_for_numbers(schema: dict[str, object], text: str, ending: str) -> None:
+    """The search went on with zeros, and the text was cut off."""
+    at = state(GrammarSpec.json_schema(schema), text)
+    assert at.compiled.shortest is not None
+    assert (at._search(at._byte_state()) or b"").decode() == ending
+
+
 @pytest.mark.parametrize("step", [3, 60, 997, 0.05])
 def test_answers_with_multiples_end_within_their_budget(step: float) -> None:
     spec = GrammarSpec.json_schema({"type": "array", "items": {"type": "number", "multipleOf": step}})

@@ -29,6 +29,8 @@ FORCED_PER_VISIT = 16  # bytes without a choice that count as one visit
 Style = Literal["json", "mixed", "any"]
 
 _QUOTE, _COMMA, _BRACE, _BRACKET, _ZERO, _LETTER, _TAG = 0x22, 0x2C, 0x7D, 0x5D, 0x30, 0x61, 0x3C
+_ESCAPE = 0x5C
+_NUMERIC = frozenset(b"0123456789.eE+-")
 _NINE, _ENDS = 0x39, (_COMMA, _BRACE, _BRACKET, _TAG)
 _FREE_TEXT = 64  # more allowed bytes than this: any character will do
 _FEW = 4
@@ -105,9 +107,12 @@ def _ways(allowed: list[int], style: Style) -> list[int]:
         if len(allowed) > _FREE_TEXT:  # inside a string
             ends = [byte for byte in (_QUOTE, _TAG) if byte in allowed and (byte == _QUOTE or style == "mixed")]
             return ends or [_LETTER if _LETTER in allowed else allowed[0]]
-        for closing in (_BRACE, _BRACKET, _COMMA, _ZERO):
-            if closing in allowed and (closing != _ZERO or _LETTER not in allowed):
+        allowed = [byte for byte in allowed if byte != _ESCAPE] or allowed  # a character is shorter than its escape
+        for closing in (_BRACE, _BRACKET, _COMMA):
+            if closing in allowed:
                 return [closing]
+        if _ZERO in allowed and _NUMERIC.issuperset(allowed):  # of a number, or of a text that looks like one so far
+            return [_ZERO, *(byte for byte in allowed if not _ZERO <= byte <= _NINE)]
     if len(allowed) <= _FEW:
         return allowed
     kinds: dict[object, int] = {}

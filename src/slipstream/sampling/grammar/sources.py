@@ -16,6 +16,7 @@ UNFORCED = '\n%llguidance {"no_forcing": true}\n'
 """Without it llguidance follows text that has no alternative to its end before every mask, in no bounded time."""
 
 _JSON = "%json"
+_ASCII_DIGITS = "d"  # \d is 0 to 9, as in the patterns of JSON schemas, and not every script's digits
 
 
 class GrammarSource(NamedTuple):
@@ -25,7 +26,7 @@ class GrammarSource(NamedTuple):
 
 def grammar_source(spec: GrammarSpec) -> GrammarSource:
     """Raises GrammarRefused for a source that is not even well-formed, or a schema that cannot be followed."""
-    from llguidance import LLMatcher, grammar_from
+    from llguidance import grammar_from, regex_to_lark
 
     try:
         if spec.kind == "json_object":
@@ -33,8 +34,7 @@ def grammar_source(spec: GrammarSpec) -> GrammarSource:
         if spec.kind == "json_schema":
             return _schema_source(_read_schema(spec.source), bounded=spec.bounded)
         if spec.kind == "regex":
-            [grammar] = json.loads(LLMatcher.grammar_from_regex(spec.source))["grammars"]
-            return GrammarSource(str(grammar["lark_grammar"]) + UNFORCED)
+            return GrammarSource(f"start: /{regex_to_lark(spec.source, _ASCII_DIGITS)}/{UNFORCED}")
         if spec.kind == "choice":  # as one terminal: a rule of thousands of them is over llguidance's limits
             choices = " | ".join(json.dumps(each) for each in json.loads(spec.source))
             return GrammarSource(f"start: CHOICE\nCHOICE: {choices}{UNFORCED}")

@@ -69,6 +69,10 @@ def choice_of(choice: object) -> object:
     """In the form of chat completions."""
     if isinstance(choice, Mapping) and choice.get("type") == "function" and "name" in choice:
         return {"type": "function", "function": {"name": choice["name"]}}
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools" and "allowed_tools" not in choice:
+        listed = choice.get("tools")
+        tools = [choice_of(each) for each in listed] if isinstance(listed, list) else listed
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}
     return choice
 
 

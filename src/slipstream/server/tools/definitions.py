@@ -58,7 +58,8 @@ def check_count(tools: Sequence[object] | None) -> None:
 
 
 def read_choice(choice: object, tools: tuple[Tool, ...], *, parallel: bool) -> ToolChoice:
-    """From the form of chat completions: a word, or {"type": "function", "function": {"name": ...}}."""
+    """From the form of chat completions: a word, {"type": "function", "function": {"name": ...}}, or
+    {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}} with such functions."""
     if choice in (None, "auto"):
         return ToolChoice("auto" if tools else "none", tools, parallel)
     if choice == "none":
@@ -68,15 +69,35 @@ def read_choice(choice: object, tools: tuple[Tool, ...], *, parallel: bool) -> T
     if choice == "required":
         return ToolChoice("required", tools, parallel)
     if isinstance(choice, Mapping) and choice.get("type") == "function":
-        function = choice.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else None
-        for tool in tools:
-            if tool.name == name:
-                return ToolChoice("named", (tool,), False)
-        raise BadRequestError(f"names {name!r:.80}, which is no tool of the request.", param="tool_choice")
+        return ToolChoice("named", (_named(choice, tools, "tool_choice"),), False)
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        return _allowed(choice.get("allowed_tools"), tools, parallel)
     raise BadRequestError(
-        f'must be "none", "auto", "required" or name a function, got {choice!r:.80}.', param="tool_choice"
+        f'must be "none", "auto", "required", name a function or list allowed_tools, got {choice!r:.80}.',
+        param="tool_choice",
     )
+
+
+def _allowed(listed: object, tools: tuple[Tool, ...], parallel: bool) -> ToolChoice:
+    where = "tool_choice.allowed_tools"
+    if not isinstance(listed, Mapping):
+        raise BadRequestError("must be an object with mode and tools.", param=where)
+    mode, allowed = listed.get("mode"), listed.get("tools")
+    if mode not in ("auto", "required"):
+        raise BadRequestError(f'must be "auto" or "required", got {mode!r:.80}.', param=f"{where}.mode")
+    if not isinstance(allowed, list) or not allowed:
+        raise BadRequestError("must be a list of at least one function.", param=f"{where}.tools")
+    found = [_named(each, tools, f"{where}.tools[{index}]") for index, each in enumerate(allowed)]
+    return ToolChoice(mode, tuple(tool for tool in tools if tool in found), parallel)
+
+
+def _named(choice: object, tools: tuple[Tool, ...], where: str) -> Tool:
+    function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    for tool in tools:
+        if tool.name == name:
+            return tool
+    raise BadRequestError(f"names {name!r:.80}, which is no tool of the request.", param=where)
 
 
 def _read_tool(tool: Mapping[str, Any], where: str) -> Tool:

@@ -57,10 +57,23 @@ class Dialect:
         return spec.named("tools", "tools", *(tool.field for tool in choice.tools))
 
 
+_OPENING = ("additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf", "minProperties")
+
+
 def arguments_rule(tool: Tool) -> str:
-    """The tool's arguments in Lark: its schema, an object whatever it says, bounded and without whitespace."""
+    """The tool's arguments in Lark: its schema, an object whatever it says, bounded and without whitespace; with the
+    arguments that it names and no others, unless it speaks of others."""
     schema: dict[str, Any] = {"type": "object", **bound_schema(dict(tool.parameters))}
+    if _names_all(schema):
+        schema["additionalProperties"] = False
     return _json_rule(schema)
+
+
+def _names_all(schema: Mapping[str, Any]) -> bool:
+    properties, required = schema.get("properties"), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list) or any(key in schema for key in _OPENING):
+        return False
+    return all(name in properties for name in required if isinstance(name, str))
 
 
 def _json_rule(schema: Mapping[str, Any]) -> str:
