@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from scheduling_fakes import FakeModel, sequential
 
-from slipstream.engine.cost_model import NO_WORK, StepWork
+from slipstream.engine.cost_model import StepWork
 from slipstream.engine.drafts import NoDrafts
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.request import Request, make_request
@@ -112,7 +112,7 @@ class KnownCost:
     def observe(self, work: StepWork, seconds: float) -> None:
         self.observed.append((work, seconds))
 
-    def estimate(self, work: StepWork, usual: StepWork = NO_WORK) -> float | None:
+    def estimate(self, work: StepWork) -> float | None:
         return sum(weight * value for weight, value in zip(self.weights, (1, *work), strict=True))
 
 

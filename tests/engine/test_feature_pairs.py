@@ -188,11 +188,12 @@ def by_priority(run: Run) -> bool:
 
 def within_the_objective(run: Run) -> bool:
     """A step that decodes takes no more of prompts than the cost model allows, and some step took some."""
-    seen = False
+    seen, decoded = False, frozenset[str]()
     for plan in run.engine.runner.plans:
-        first = plan.rows[0]
+        first, decodes = plan.rows[0], decoded  # who comes back after a preemption is no decode yet
+        decoded = frozenset(row.request_id for row in plan.rows if row.samples)
         prompts = sum(len(row.tokens) for row in plan.rows if len(row.tokens) - row.num_draft > 1)
-        if len(first.tokens) - first.num_draft == 1 and first.start >= first.sampling.num_prompt_tokens and prompts:
+        if first.request_id in decodes and len(first.tokens) - first.num_draft == 1 and prompts:
             assert prompts <= LIMIT
             seen = True
     return seen

@@ -1,6 +1,8 @@
 import pytest
 from core_fakes import Bench
 
+from slipstream.engine.cost_model import work_of
+from slipstream.engine.plan import StepPlan, StepResult
 from slipstream.engine.warm_up import warm_up
 
 pytestmark = pytest.mark.fast
@@ -18,6 +20,20 @@ def test_three_requests_of_typical_shapes_that_are_nobodys() -> None:
     assert (stats.num_finished, stats.num_output_tokens, stats.num_prompt_tokens, stats.kv_blocks_used) == (0, 0, 0, 0)
     bench.add("a", seed=None)
     bench.run()
+
+
+def test_it_teaches_what_steps_cost() -> None:
+    bench = Bench(max_num_seqs=8)
+    model = bench.scheduler._cost_model
+
+    def answer(plan: StepPlan) -> StepResult:
+        bench.clock.now += 0.01 + 0.001 * plan.num_tokens
+        return bench.runner.model.run(plan)
+
+    bench.runner.answer = answer
+    assert model.estimate(work_of([(9, 1)])) is None
+    warm_up(bench.core)
+    assert model.estimate(work_of([(9, 1)])) == pytest.approx(0.011, rel=0.05)
 
 
 def test_seeds_drawn_by_the_engine_are_those_without_a_warm_up() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from slipstream.engine.plan import StepPlan
@@ -66,29 +66,31 @@ class StepCostModel(Protocol):
         """A step took so long."""
         ...
 
-    def estimate(self, work: StepWork, usual: StepWork = NO_WORK) -> float | None:
-        """Seconds; None while too little is known. `usual`: the part of it that steps have had before."""
+    def estimate(self, work: StepWork) -> float | None:
+        """Seconds; None while too little is known."""
         ...
 
 
 class LinearCostModel:
-    """seconds = a + b * tokens + c * rows + d * context + e * pairs by recursive least squares with forgetting.
+    """seconds = a + b * tokens + c * rows + d * context + e * pairs, no coefficient below zero, learned while running.
 
-    Only what a step tells anew is forgotten of old (Kulhavy, restricted exponential forgetting, Automatica 1987): an
-    hour of decodes follows the machine's pace and leaves alone what is known of prompts. Inputs are scaled to about
-    one. A coefficient that comes out negative counts as zero for what comes on top of the usual: nothing gets cheaper
-    by doing more.
+    Least squares of the relative error, so that a second's step does not drown those of ten milliseconds and one that
+    was held up counts little. Steps are forgotten at a constant rate, decodes and those with more than one token in a
+    row apart: an hour of decodes follows the machine's pace and leaves alone what is known of prompts. Coefficients go
+    from where they were to the minimum by coordinate descent, which keeps them where the steps say nothing (over
+    moments that are forgotten exponentially; the bound at zero as in Franc, Hlavac and Navara, Sequential
+    coordinate-wise algorithm for the non-negative least squares problem, 2005). Prompts move context and pairs alike:
+    without the bound these would cancel each other out, and mean nothing for the next prompt.
 
     Steps scatter about their estimate, so half of those that are filled up to an objective would miss it. `margin`
-    is what one step in ten exceeds, followed while running (a stochastic approximation of that quantile, Robbins and
-    Monro 1951).
+    is what one step with a prompt in ten exceeds, followed while running (a stochastic approximation of that quantile,
+    Robbins and Monro 1951).
 
     What a line says far from what has been seen is worth nothing: after decodes alone it has no notion of what a
     token of a prompt costs. Estimates reach to `_REACH` times the largest step so far (and to `_FIRST` tokens while
     there are none), so that prompts find out by doubling.
     """
 
-    _SCALE = (1.0, 1 / 64, 1 / 16, 1 / 8192, 1 / (1 << 20))
     _EXCEEDED = 0.1  # share of the steps
     _GAIN = 0.1  # of the margin's steps
     _BAND = 0.02  # a step this little above the margin is not counted as exceeding it
@@ -96,17 +98,19 @@ class LinearCostModel:
     _MAX_MARGIN = 2.0  # a machine that scatters more than this is not held to the objective at any price
     _REACH = 2
     _FIRST = 64
+    _SWEEPS = 20
 
     def __init__(self, forgetting: float = 0.98, min_observations: int = 8) -> None:
         self._forgetting = forgetting
         self._min_observations = min_observations
-        size = len(self._SCALE)
-        self._weights = [0.0] * size
-        self._inverse = [[1e4 if i == j else 0.0 for j in range(size)] for i in range(size)]
+        self._weights = [0.0] * _NUM_FEATURES
+        self._decodes = _Moments()
+        self._others = _Moments()
         self._observations = 0
         self._unread: list[tuple[StepWork, float]] = []
         self._margin = 1.0
         self._largest = 0
+        self._behind = False  # the weights, of the moments
 
     @classmethod
     def taught(cls, measured: Mapping[tuple[int, int, int], float]) -> LinearCostModel:
@@ -114,8 +118,6 @@ class LinearCostModel:
         model = cls()
         for (rows, tokens, context), seconds in measured.items():
             model.observe(work_of([(context, tokens // rows)] * rows), seconds)
-        model._read()
-        model._margin = 1.0
         return model
 
     @property
@@ -130,51 +132,71 @@ class LinearCostModel:
 
     def observe(self, work: StepWork, seconds: float) -> None:
         # Nobody asks after most steps, and learning from many at once spares cold caches.
-        self._unread.append((work, seconds))
-        if work.tokens > self._largest:
-            self._largest = work.tokens
-        if len(self._unread) == self._MOST_UNREAD:
-            self._read()
+        if seconds > 0.0:
+            self._unread.append((work, seconds))
+            if work.tokens > self._largest:
+                self._largest = work.tokens
+            if len(self._unread) == self._MOST_UNREAD:
+                self._read()
+
+    def estimate(self, work: StepWork) -> float | None:
+        self._read()
+        if self._behind:
+            self._weights = descended(self._decodes, self._others, self._weights, self._SWEEPS)
+            self._behind = False
+        return self._estimate(work) if self._observations >= self._min_observations else None
+
+    def _estimate(self, work: StepWork) -> float:
+        a, b, c, d, e = self._weights
+        return a + b * work.tokens + c * work.rows + d * work.context + e * work.pairs
 
     def _read(self) -> None:
+        if not self._unread:
+            return
         unread, self._unread = self._unread, []
+        known = self._observations >= self._min_observations
         for work, seconds in unread:
-            self._learn(work, seconds)
+            if work.pairs and (expected := self._estimate(work)) > 0.0 and known:
+                self._judge(seconds / expected)
+            moments = self._others if work.pairs else self._decodes
+            moments.add(work, seconds, self._forgetting)
+        self._observations += len(unread)
+        self._behind = True
 
-    def _learn(self, work: StepWork, seconds: float) -> None:
-        # Written out: every step of the engine comes through here.
-        x0, x1, x2, x3, x4 = self._features(work)
-        w0, w1, w2, w3, w4 = self._weights
-        expected = w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3 + w4 * x4
-        if expected > 0.0 and self._observations >= self._min_observations:
-            exceeded = seconds / expected > self._margin * (1.0 + self._BAND)
-            moved = self._margin + self._GAIN * (exceeded - self._EXCEEDED)
-            self._margin = min(self._MAX_MARGIN, max(1.0, moved))
-        inverse = self._inverse
-        p0, p1, p2, p3, p4 = projected = [a * x0 + b * x1 + c * x2 + d * x3 + e * x4 for a, b, c, d, e in inverse]
-        news = p0 * x0 + p1 * x1 + p2 * x2 + p3 * x3 + p4 * x4
-        gain = [p / (1.0 + news) for p in projected]
-        error = seconds - expected
-        self._weights = [w + g * error for w, g in zip(self._weights, gain, strict=True)]
-        kept = self._forgetting
-        learned = (kept - 1.0 / (1.0 + news)) / (kept * news)
-        self._inverse = [
-            [a - f * p0, b - f * p1, c - f * p2, d - f * p3, e - f * p4]
-            for (a, b, c, d, e), f in zip(inverse, [p * learned for p in projected], strict=True)
+    def _judge(self, ratio: float) -> None:
+        exceeded = ratio > self._margin * (1.0 + self._BAND)
+        moved = self._margin + self._GAIN * (exceeded - self._EXCEEDED)
+        self._margin = min(self._MAX_MARGIN, max(1.0, moved))
+
+
+_NUM_FEATURES = 5
+
+
+class _Moments:
+    """Of the relative features x / seconds: sums of their products and of themselves, forgotten exponentially."""
+
+    def __init__(self) -> None:
+        self.products = [[0.0] * _NUM_FEATURES for _ in range(_NUM_FEATURES)]
+        self.sums = [0.0] * _NUM_FEATURES
+
+    def add(self, work: StepWork, seconds: float, forgetting: float) -> None:
+        features = [1.0 / seconds, *(each / seconds for each in work)]
+        self.sums = [forgetting * old + new for old, new in zip(self.sums, features, strict=True)]
+        self.products = [
+            [forgetting * old + x * y for old, y in zip(row, features, strict=True)]
+            for row, x in zip(self.products, features, strict=True)
         ]
-        self._observations += 1
 
-    def estimate(self, work: StepWork, usual: StepWork = NO_WORK) -> float | None:
-        self._read()
-        if self._observations < self._min_observations:
-            return None
-        before = self._features(usual) if usual.rows else (0.0,) * len(self._SCALE)
-        known = more = 0.0
-        for weight, value, had in zip(self._weights, self._features(work), before, strict=True):
-            known += weight * had
-            more += max(0.0, weight) * (value - had)
-        return max(0.0, known) + more
 
-    def _features(self, work: StepWork) -> tuple[float, float, float, float, float]:
-        constant, tokens, rows, length, pairs = self._SCALE
-        return constant, work.tokens * tokens, work.rows * rows, work.context * length, work.pairs * pairs
+def descended(first: _Moments, second: _Moments, weights: Sequence[float], sweeps: int) -> list[float]:
+    """Non-negative weights with which x * weights comes as close to 1 as coordinate descent from `weights` gets."""
+    rows = [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(first.products, second.products, strict=True)]
+    sums = [a + b for a, b in zip(first.sums, second.sums, strict=True)]
+    found = list(weights)
+    for _ in range(sweeps):
+        for i, row in enumerate(rows):
+            curvature = row[i]
+            if curvature > 0.0:
+                slope = sums[i] - sum([a * w for a, w in zip(row, found, strict=True)])
+                found[i] = max(0.0, found[i] + slope / curvature)
+    return found

@@ -44,7 +44,7 @@ class PromptRoom:
         drafting: seconds that the streams have waited for drafts since the last step."""
         self._model = model
         self._objective = objective if decodes.rows else None
-        self._decodes = self._work = decodes
+        self._work = decodes
         self._drafting = drafting
         self._min_chunk = min_chunk
         self._allowed: float | None = None  # seconds, by the estimate; None: nobody has asked yet
@@ -55,7 +55,7 @@ class PromptRoom:
         if self._objective is None or wanted < 1:
             return wanted
         if self._allowed is None:
-            alone = self._model.estimate(self._decodes, self._decodes)
+            alone = self._model.estimate(self._work)
             self._allowed = allowed_seconds(self._objective, alone, self._drafting) / self._model.margin
         fitting = min(wanted, self._min_chunk)
         most = min(wanted, self._model.most_tokens - self._work.tokens)
@@ -76,5 +76,5 @@ class PromptRoom:
         self._work = self._work.with_row(start, num_tokens)
 
     def _fits(self, start: int, num_tokens: int) -> bool:
-        seconds = self._model.estimate(self._work.with_row(start, num_tokens), self._decodes)
+        seconds = self._model.estimate(self._work.with_row(start, num_tokens))
         return seconds is None or self._allowed is None or seconds <= self._allowed
