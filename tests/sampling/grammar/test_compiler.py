@@ -159,6 +159,11 @@ def test_masks_that_take_long_are_found_when_the_grammar_is_compiled() -> None:
             "oneOf is not supported where its schemas overlap; use anyOf",
         ),
         (GrammarSpec.json_schema({"$ref": "#/$defs/none"}), None, 'the $ref "#/$defs/none" leads nowhere'),
+        (
+            GrammarSpec.json_schema({"type": "string", "pattern": "^[a-z]$", "minLength": 9}),
+            None,
+            "no text fits all of its patterns and lengths",
+        ),
         (GrammarSpec.json_schema({"$ref": "#"}), None, "it allows no answer"),
         (GrammarSpec.json_schema({"enum": []}), None, "nothing fits it: anyOf is empty"),
         (

@@ -61,6 +61,8 @@ def test_what_is_within_the_limits_passes(schema: Any) -> None:
     [
         ({"properties": {"a": {"type": "integer", "multipleOf": 9973}}}, "#/properties/a"),
         ({"multipleOf": 0.0009973}, "#"),
+        ({"items": {"multipleOf": 0.07}}, "#/items"),
+        ({"multipleOf": 10**400}, "#"),
         ({"allOf": [{"multipleOf": 97}, {"multipleOf": 89}]}, "#"),
         ({"anyOf": [{"multipleOf": 900}, {"multipleOf": 899}]}, "#"),
         ({"multipleOf": 97, "$ref": "#/$defs/d", "$defs": {"d": {"multipleOf": 89}}}, "#"),

@@ -165,6 +165,7 @@ def test_endings_are_looked_for_with_half_of_the_time_and_what_is_known_is_kept(
         ({"type": "integer", "multipleOf": 997}, "-12", "961"),
         ({"type": "number", "multipleOf": 0.25}, "1.2", "5"),
         ({"type": "integer", "multipleOf": 13, "minimum": 1}, "", "13"),
+        ({"type": "integer", "multipleOf": 15, "minimum": 100}, "", "105"),
         ({"allOf": [{"type": "integer", "multipleOf": 6}, {"multipleOf": 15}]}, "1", "20"),
     ],
 )

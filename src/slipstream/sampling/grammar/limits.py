@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.sampling.grammar.merging import MAX_ALTERNATIVES, Merger, StepTooLarge, TooManyAlternatives
+from slipstream.sampling.grammar.merging import MAX_ALTERNATIVES, Merger, StepTooLarge, TooManyAlternatives, step_of
 from slipstream.sampling.grammar.schema_parts import parts
 
 MAX_OPTIONAL = 400  # properties that may be left out, at one place; a mask takes longer the more of them are open
@@ -26,6 +26,8 @@ def schema_fault(schema: Any) -> str | None:
 def _fault(schema: Any) -> str | None:
     merger = Merger(schema)
     for place, part in reversed(list(parts(schema))):  # the innermost first, which say best what is meant
+        if step_of(part.get("multipleOf")) is None and type(part.get("multipleOf")) in (int, float):
+            return f"multipleOf at {place} is too large, or has more decimal places than can be counted with"
         try:
             alternatives = merger.alternatives(part)
         except TooManyAlternatives:

@@ -27,6 +27,11 @@ _REWORDED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"regex parse error:.*\nerror: ([^\n]*)", r"the regular expression is not valid: \1"),
         (r"lookarounds not supported", "look-around and anchors within a regular expression are not supported"),
         (r"\AUnimplemented keys: \[(.*)\]", r"not supported: \1"),
+        (
+            r"Unable to determine if regex is empty",
+            "whether any text fits all of its patterns cannot be told; simplify them",
+        ),
+        (r"Regex is empty", "no text fits all of its patterns and lengths"),
         (r"oneOf constraints are not supported", "oneOf is not supported where its schemas overlap; use anyOf"),
         (r"\AUnsatisfiable schema: (.*)", r"nothing fits it: \1"),
         (r"\APointer '([^']*)' does not exist", r'the $ref "#\1" leads nowhere'),
