@@ -86,7 +86,7 @@ def measure_native(model: Model, kernels: Kernels, pool: ThreadPool, step: Step,
     before = measure_ceilings(pool)
     noted = NotedProgram(pool, kernel_sets()[0])
     output = model(_one_token(), kv)
-    result = lower(Graph(output), cast(Program, noted))
+    result = lower(Graph(output), cast(Program, noted)).output
     program = noted.program
     logits = np.empty((len(batch.logits_rows), output.columns if result is None else 0), np.float32)
     best: np.ndarray[Any, np.dtype[np.float64]] | None = None
