@@ -135,6 +135,14 @@ def test_the_objective_is_automatic_where_prompts_can_be_cut(asked: dict[str, ob
         run(tpot_objective=0.1, enable_chunked_prefill=False)
 
 
+def test_a_batch_has_no_objective_unless_it_is_set() -> None:
+    options = EngineOptions.from_flat(model="m")
+    found = decision(resolve(options, MODEL, hardware(), backends={"cpu": None}, batch=True), "tpot_objective")
+    assert (found.asked, found.effective) == (None, "off")
+    options = EngineOptions.from_flat(model="m", tpot_objective=0.1)
+    assert resolve(options, MODEL, hardware(), backends={"cpu": None}, batch=True).effective.tpot_objective == 0.1
+
+
 def test_little_memory_lowers_sequences_and_step_size() -> None:
     left = 512 * KV_PER_TOKEN * 10  # ten sequences of typical length
     resolved = run(available=500 * MIB + left, memory_utilization=1.0)

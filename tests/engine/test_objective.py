@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
+from core_fakes import Bench
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_fakes import sequential
@@ -12,6 +13,7 @@ from scheduling_loop import KnownCost, Loop, request, right
 
 from slipstream.engine.cost_model import NO_WORK, LinearCostModel, StepWork, plan_work, work_of
 from slipstream.engine.objective import PromptRoom, allowed_seconds
+from slipstream.engine.request import Request
 
 pytestmark = pytest.mark.fast
 
@@ -189,3 +191,17 @@ def test_drafting_is_part_of_what_a_stream_waits() -> None:
     plan = loop.scheduler.plan(5.0, drafting=0.04)
     assert plan is not None
     assert [len(row.tokens) for row in plan.rows] == [1, 59]
+
+
+def test_the_core_tells_how_long_drafting_took() -> None:
+    def draft(each: Request) -> list[int]:
+        bench.clock.now += 0.0395
+        return []
+
+    bench = Bench(blocks=400, drafts=draft, max_model_len=1000, tpot_objective=0.1)
+    bench.scheduler._cost_model = KnownCost(token=0.001)
+    bench.add("stream", max_tokens=50)
+    bench.step()
+    bench.add("long", [i % 7 for i in range(900)], max_tokens=1)
+    bench.step()
+    assert [len(row.tokens) for row in bench.runner.plans[-1].rows] == [1, 59]

@@ -93,10 +93,12 @@ def resolve(
     hardware: HardwareInfo,
     *,
     backends: Mapping[str, str | None],
+    batch: bool = False,
 ) -> Resolved:
     """Fix every setting and say why.
 
     backends: those of this build, best first; None for one that runs the model, else why not.
+    batch: the engine's requests are somebody's who waits for all of them; nobody reads along.
 
     Raises ConfigError for a setting that cannot be had: a backend that is not available, a type that it does not
     compute in, a context longer than the model's, or whole-prompt prefill in steps too small for the context.
@@ -138,7 +140,7 @@ def resolve(
     chunk, why = _max_prefill_chunk(scheduler.max_prefill_chunk, max_tokens, scheduler.enable_chunked_prefill)
     decide("max_prefill_chunk", scheduler.max_prefill_chunk, chunk, why)
     objective = scheduler.tpot_objective if scheduler.tpot_objective != "auto" else None
-    decide("tpot_objective", objective, *_tpot_objective(objective, scheduler.enable_chunked_prefill))
+    decide("tpot_objective", objective, *_tpot_objective(objective, scheduler.enable_chunked_prefill, batch))
     mode = options.speculation.speculative
     asked_mode = mode if mode in ("ngram", "draft_model", "draft_head") else None
     decide("speculative", asked_mode, *_speculative(options.speculation))
@@ -270,10 +272,12 @@ def _max_prefill_chunk(asked: int | None, max_num_batched_tokens: int, chunked: 
     return asked, "as set"
 
 
-def _tpot_objective(asked: float | str | None, chunked: bool) -> tuple[float | str, str]:
+def _tpot_objective(asked: float | str | None, chunked: bool, batch: bool) -> tuple[float | str, str]:
     """Seconds, "off", or "auto": the scheduler derives them anew in every step."""
     if asked is None and not chunked:
         return "off", "enable_chunked_prefill is off, so prompts cannot be cut"
+    if asked is None and batch:
+        return "off", "a batch is done sooner when nobody waits for single tokens"
     if asked is None:
         return "auto", (
             "beside requests that decode, prompts are cut so that a step lasts at most 0.2 s, or twice as long as "

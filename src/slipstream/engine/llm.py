@@ -59,7 +59,9 @@ class LLM:
         **settings: Any,
     ) -> None:
         options = engine_options(model, settings)
-        self._engine: LoadedEngine | None = load_engine(options, cache_dir=cache_dir, progress=load_progress)
+        self._engine: LoadedEngine | None = load_engine(
+            options, cache_dir=cache_dir, progress=load_progress, batch=True
+        )
         self._ids = count()
         self._mailbox: dict[str, list[OutputDelta]] = {}  # given by the core, not yet taken by its stream
         self._turn = Lock()  # held while the core works

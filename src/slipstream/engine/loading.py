@@ -107,10 +107,11 @@ def load_engine(
     cache_dir: Path | None = None,
     progress: Progress | None = None,
     timelines: bool = False,
+    batch: bool = False,
 ) -> LoadedEngine:
     """Load the model that `options` name. `progress` is called while weights are read.
 
-    timelines: keep those of the last finished requests.
+    timelines: keep those of the last finished requests. batch: requests are somebody's who waits for all of them.
 
     cache_dir: where models are kept; by default SLIPSTREAM_CACHE_DIR, or else the user's cache folder.
 
@@ -118,7 +119,7 @@ def load_engine(
     when the system then refuses what had seemed to be free.
     """
     try:
-        return _load(options, cache_dir or read_environment().cache_dir, progress, timelines)
+        return _load(options, cache_dir or read_environment().cache_dir, progress, timelines, batch)
     except MemoryError as error:
         raise InsufficientMemoryError(
             f"the system refuses memory that seemed to be free ({error}).",
@@ -127,10 +128,12 @@ def load_engine(
         ) from error
 
 
-def _load(options: EngineOptions, cache_dir: Path | None, progress: Progress | None, timelines: bool) -> LoadedEngine:
+def _load(
+    options: EngineOptions, cache_dir: Path | None, progress: Progress | None, timelines: bool, batch: bool
+) -> LoadedEngine:
     checkpoint = open_checkpoint(resolve_model(options.model.model, cache_dir))
     try:
-        plan = _plan(options, checkpoint, read_hardware(), cache_dir)
+        plan = _plan(options, checkpoint, read_hardware(), cache_dir, batch)
         tokenizer = _tokenizer(checkpoint, plan)
         kernels = select_kernels(plan.options.backend, num_threads=plan.options.num_threads)
         reports: list[CacheReport] = []
@@ -214,7 +217,9 @@ def _with_cache(plan: EnginePlan, report: CacheReport) -> EnginePlan:
     return replace(plan, options=options, decisions=decisions, warnings=warnings)
 
 
-def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo, cache_dir: Path | None) -> EnginePlan:
+def _plan(
+    options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo, cache_dir: Path | None, batch: bool = False
+) -> EnginePlan:
     family = find_family(checkpoint)
     config = read_config(family, checkpoint)
     summary = summarize(checkpoint)
@@ -236,7 +241,7 @@ def _plan(options: EngineOptions, checkpoint: Checkpoint, hardware: HardwareInfo
         head_dim=config.head_dim,
         activation_bytes_per_token=activation_bytes(config, backend),
     )
-    resolved = resolve(options, facts, hardware, backends=backends)
+    resolved = resolve(options, facts, hardware, backends=backends, batch=batch)
     effective = resolved.effective
     memory = plan_memory(
         kv_spec(config, block_size=effective.block_size, dtype=effective.kv_dtype),
