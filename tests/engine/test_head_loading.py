@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
-from tests.tiny_folder import HIDDEN, write_tiny_folder
+from head_folder import write_head
+from tests.tiny_folder import write_tiny_folder
 
 from slipstream import LLM, SamplingParams
 from slipstream.config.types import EngineOptions
 from slipstream.engine.loading import inspect_model
 from slipstream.errors import ConfigError, ModelNotFoundError, UnsupportedModelError
-from slipstream.layers.rope import RopeConfig
-from slipstream.models.draft_head_file import DraftHeadConfig
-from slipstream.models.fingerprint import model_fingerprint
-from slipstream.weights.formats.safetensors import open_safetensors
 
 pytestmark = pytest.mark.fast
 
@@ -25,38 +19,6 @@ SMALL = {"num_threads": 1, "num_blocks": 32, "max_num_seqs": 2, "max_model_len":
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, logprobs=1)
 SEEDED = SamplingParams(temperature=1.0, seed=4, max_tokens=20, ignore_eos=True, logprobs=1)
 PROMPTS = ["one two one two one", "three"]
-VOCAB, DRAFTED = 259, 100
-
-
-def write_head(folder: Path, target: Path, *, head_dim: int = 8) -> Path:
-    """With random weights."""
-    folder.mkdir(parents=True, exist_ok=True)
-    checkpoint = open_safetensors(target)
-    fingerprint = model_fingerprint(checkpoint)
-    checkpoint.close()
-    rope = RopeConfig(10000.0, head_dim)
-    config = DraftHeadConfig(HIDDEN, 4, 2, head_dim, 64, 1e-5, rope, VOCAB, DRAFTED, "tiny", fingerprint)
-    values = {
-        "format": "slipstream-draft-head",
-        "version": 1,
-        "hidden_size": HIDDEN,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": head_dim,
-        "intermediate_size": 64,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "hidden_act": "silu",
-        "vocab_size": VOCAB,
-        "draft_vocab_size": DRAFTED,
-        "features": ["final"],
-        "target": {"name": "tiny", "fingerprint": fingerprint},
-    }
-    (folder / "config.json").write_text(json.dumps(values))
-    rng = np.random.default_rng(0)
-    arrays = {name: (rng.standard_normal(shape) * 0.2).astype(np.float16) for name, shape in config.shapes().items()}
-    save_file({**arrays, "draft_ids": np.arange(DRAFTED, dtype=np.int32)}, folder / "model.safetensors")
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from head_folder import write_head
 
 from slipstream import LLM, SamplingParams
 
@@ -68,3 +69,30 @@ def test_a_model_drafts_for_itself_and_is_always_right(smollm2_path: Path, tmp_p
         assert ours.outputs[0].token_ids == expected.outputs[0].token_ids
         assert ours.outputs[0].logprobs == expected.outputs[0].logprobs
     assert stats.num_accepted_tokens == stats.num_draft_tokens > 80
+
+
+@pytest.mark.parametrize(("name", "head_dim"), [("smollm2_path", 64), ("gemma3_path", 128)])
+def test_a_head_of_any_quality_changes_nothing(
+    name: str, head_dim: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Over quantised embeddings, scaled ones among them, and norms behind the layers of the target."""
+    path: Path = request.getfixturevalue(name)
+    head = write_head(tmp_path / "head", path, head_dim=head_dim, draft_vocab=4096)
+    answers = {}
+    for mode in ("off", "draft_head"):
+        with LLM(
+            str(path),
+            cache_dir=tmp_path,
+            num_threads=1,
+            num_blocks=64,
+            max_num_seqs=2,
+            speculative=mode,
+            draft_head=None if mode == "off" else str(head),
+            speculative_policy="cost" if mode == "off" else "fixed",
+        ) as llm:
+            answers[mode] = llm.generate([COPY, COPY], [CALM, LIVELY])
+            stats = llm.stats()
+    for ours, expected in zip(answers["draft_head"], answers["off"], strict=True):
+        assert ours.outputs[0].token_ids == expected.outputs[0].token_ids
+        assert ours.outputs[0].logprobs == expected.outputs[0].logprobs
+    assert stats.num_draft_tokens > 80
