@@ -55,4 +55,4 @@ def _fault(schema: Any) -> str | None:
 
 def _through(part: dict[str, Any]) -> str:
     found = [name for name in ("allOf", "anyOf", "oneOf", "$ref") if name in part]
-    return f", those behind {' and '.join(found)} included" if found else ""
+    return f" (those behind {' and '.join(found)} included)" if found else ""
