@@ -187,6 +187,15 @@ def test_single_steps(run, tiny_folder: Path, tmp_path: Path) -> None:
     assert "no times of ops, GB/s or ceilings" in err
     assert json.loads(out)["steps"][0]["ops"] == []
     assert run("micro", *options, "--backend", "abacus")[0] == 2
+    code, _, err = run("micro", tiny_folder, "--num-threads", 1, "--decode", "1x4000", "--prefill", "")
+    assert code == 2
+    assert "the model has 256 positions, too few for decode 1 at 4000" in err
+    for wrong in (0, 1025):
+        code, _, err = run("micro", tiny_folder, "--num-threads", wrong)
+        assert (code, "--num-threads: must be from 1 to 1024" in err) == (2, True)
+    code, out, err = run("micro", *options[:1], "--num-threads", 1024, *options[3:], "--json")
+    assert code == 0
+    assert f"note: {json.loads(out)['threads']} threads (asked: 1024)" in err
     assert run("micro", tmp_path / "none")[0] == 3
 
 

@@ -40,16 +40,19 @@ def micro(
 ) -> None:
     """Time single steps of a model by operation: GB/s, multiply-adds/s, and their share of what this machine reaches.
 
-    The ceilings (reading memory, multiplying int8 and float32) are measured before each kind of step. Times of ops
-    are each one's best, so that they add up to what a step takes on a machine that does nothing else.
+    The ceilings (reading memory, multiplying int8 and float32) are measured before and after each kind of step. Times
+    of ops are each one's best, so that they add up to what a step takes on a machine that does nothing else.
     """
     steps = parse_steps(decode, prefill)
     if not seconds > 0:
         raise UsageError("must be above 0.", where="--seconds")
     check_writable(output)
-    threads = read_hardware().recommended_threads if num_threads is None else num_threads
+    threads = _threads(num_threads)
     loaded, kernels, limit = _load(model, backend, threads, steps)
     left_out = [step for step in steps if step.length > limit]
+    if len(left_out) == len(steps):
+        names = ", ".join(step.name for step in left_out)
+        raise UsageError(f"the model has {limit} positions, too few for {names}.", fix="Give shorter steps.")
     for step in left_out:
         note(f"note: {step.name} is left out: the model has {limit} positions")
     pool = ThreadPool(threads)
@@ -77,6 +80,19 @@ def micro(
         write_result(output, data)
     if json_:
         print(msgspec.json.format(data, indent=1).decode())
+
+
+def _threads(asked: int | None) -> int:
+    """As many as `generate` would use."""
+    hardware = read_hardware()
+    if asked is None:
+        return hardware.recommended_threads
+    if not 1 <= asked <= 1024:
+        raise UsageError(f"must be from 1 to 1024, got {asked}.", where="--num-threads")
+    if asked > hardware.usable_cpus:
+        note(f"note: {hardware.usable_cpus} threads (asked: {asked}): no more processors are usable")
+        return hardware.usable_cpus
+    return asked
 
 
 def _load(model: str, backend: str, threads: int, steps: tuple[Step, ...]) -> tuple[Model, Kernels, int]:

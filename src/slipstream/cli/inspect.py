@@ -123,7 +123,7 @@ def _setting(decision: Decision) -> str:
 def _kernel_report(usable: list[str]) -> dict[str, str]:
     """usable: the compiled kernel sets that this processor can run, best first."""
     best = usable[0]
-    why = "the processor lacks AVX2, FMA or F16C" if best == "scalar" else "the widest that this processor has"
+    why = "the processor lacks AVX2, FMA or F16C" if best == "scalar" else "the widest that runs on this processor"
     return {"used": f"{best} ({why})", "usable": ", ".join(usable)}
 
 
