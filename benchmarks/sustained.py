@@ -5,7 +5,9 @@
 Requests of random length, sampling settings, priorities and seeds run at once; some are aborted on the way and some
 have a deadline that they miss. Resident memory is sampled every second. The verdict looks at the second half only,
 after caches and pools have reached their size: memory grows if its slope there, with a 95 % interval (one value per
-thirtieth of that half), lies above --limit KiB per minute. Every block of the KV cache must be free at the end.
+thirtieth of that half), lies above --limit KiB per minute. One second of growth by a MiB or more is set aside and
+named: a buffer grows to the largest step so far. More such seconds count in full. Every block of the KV cache must be
+free at the end.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import math
 import random
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -33,6 +36,9 @@ from slipstream.hw.memory import process_memory
 ROOT = Path(__file__).parent.parent
 PARTS = 30  # of the second half
 NUM_BLOCKS = 256  # few, so that all have been touched early: memory is resident from the first touch on
+
+
+JUMP = 2**20  # bytes within a second
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,21 @@ def trend(samples: list[tuple[float, int]]) -> Trend | None:
     left = y - y.mean() - slope * (x - x.mean())
     half_width = student_t(len(x) - 2) * math.sqrt(float((left**2).sum()) / (len(x) - 2) / spread)
     return Trend(slope, slope - half_width, slope + half_width)
+
+
+def without_jump(samples: list[tuple[float, int]]) -> tuple[list[tuple[float, int]], tuple[float, int] | None]:
+    """Samples of (seconds, bytes) less the one jump of the second half, and that jump; as they are if it has none or
+    several."""
+    half = samples[-1][0] / 2
+    found = [
+        (time, memory - before)
+        for (_, before), (time, memory) in pairwise(samples)
+        if time > half and memory - before >= JUMP
+    ]
+    if len(found) != 1:
+        return samples, None
+    at, size = found[0]
+    return [(time, memory - size if time >= at else memory) for time, memory in samples], found[0]
 
 
 def random_request(rng: random.Random, number: int, vocab: int, longest: int) -> GenerationRequest:
@@ -158,7 +179,8 @@ async def run(model: str, minutes: float, concurrency: int, seed: int, threads: 
 
 
 def verdict(result: dict[str, Any], limit: float) -> dict[str, Any]:
-    found = trend(result["memory"])
+    samples, jump = without_jump(result["memory"])
+    found = trend(samples)
     leaks = result["blocks_used_after"] - result["blocks_used_before"]
     if found is None:
         memory = "too short to say"
@@ -169,7 +191,9 @@ def verdict(result: dict[str, Any], limit: float) -> dict[str, Any]:
         if found.high > limit:
             memory = f"growth beyond {limit:.0f} KiB per minute is neither shown nor ruled out"
     slope = None if found is None else [round(each, 1) for each in (found.slope, found.low, found.high)]
-    return {"slope_kib_per_minute": slope, "memory_verdict": memory, "blocks_left": leaks}
+    if jump is not None:
+        memory += f", beside one jump of {jump[1] / 2**20:.1f} MiB after {jump[0] / 60:.0f} minutes"
+    return {"slope_kib_per_minute": slope, "jump": jump, "memory_verdict": memory, "blocks_left": leaks}
 
 
 def main() -> None:

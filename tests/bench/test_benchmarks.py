@@ -59,6 +59,22 @@ def test_verdicts(per_second: int, noise: int, words: str) -> None:
     assert sustained.verdict({**result, "memory": samples[:2]}, 1.0)["memory_verdict"] == "too short to say"
 
 
+def test_one_jump_is_named_and_two_are_growth() -> None:
+    def memory(*jumps: int) -> list[tuple[float, int]]:
+        return [(float(s), 100 * MIB + 1024 * s + sum(8 * MIB for at in jumps if s >= at)) for s in range(200)]
+
+    assert sustained.without_jump(memory()) == (memory(), None)
+    rest, jump = sustained.without_jump(memory(150))
+    assert jump == (150.0, 8 * MIB + 1024)
+    assert rest == [(time, used - 1024 * (time >= 150)) for time, used in memory()]
+    assert sustained.without_jump(memory(150, 170)) == (memory(150, 170), None)
+    assert sustained.without_jump(memory(50)) == (memory(50), None)  # the first half does not count anyway
+    result = {"blocks_used_before": 0, "blocks_used_after": 0}
+    found = sustained.verdict({**result, "memory": memory(150)}, 256.0)
+    assert found["memory_verdict"] == "no growth beyond 256 KiB per minute, beside one jump of 8.0 MiB after 2 minutes"
+    assert "grows by" in sustained.verdict({**result, "memory": memory(130, 170)}, 256.0)["memory_verdict"]
+
+
 def test_random_requests_are_valid_and_fit() -> None:
     rng = random.Random(3)
     requests = [sustained.random_request(rng, number, 1000, 200) for number in range(300)]
