@@ -21,5 +21,6 @@ VERBS: tuple[Verb, ...] = (
     Verb("pull", "slipstream.cli.pull", "pull", "Download a model, or list the known ones (--list)."),
     Verb("inspect", "slipstream.cli.inspect", "inspect", "Show what a model is and the memory it needs."),
     Verb("bench", "slipstream.cli.bench", "VERBS", "Measure servers and models: serve, compare, throughput ..."),
+    Verb("draft", "slipstream.cli.draft", "VERBS", "Train a head that drafts for a model."),
     Verb("features", "slipstream.cli.features", "features", "Show which features work together."),
 )

@@ -1,0 +1,181 @@
+"""The whole command on a tiny model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slipstream.cli.main import main
+from slipstream.errors import UsageError
+from slipstream.models.fingerprint import model_fingerprint
+from slipstream.training.answers import read_answers
+from slipstream.training.head_config import HeadConfig, read_head
+from slipstream.training.run import TrainingRun, train_draft_head
+from slipstream.training.settings import TrainingSettings
+from slipstream.weights.formats.safetensors import open_safetensors
+from tests.tiny_folder import write_tiny_folder
+
+SETTINGS = TrainingSettings(tokens=400, epochs=2, draft_vocab=64, batch=256, answer_tokens=12, seed=3)
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
+    lines = [{"prompt": f"Say {word}", "domain": kind} for word in "abcdefghij" for kind in ("first", "second")]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def run(tiny: Path, out: Path, data: Path | None, **changes: object) -> TrainingRun:
+    base = {"model": str(tiny), "out": out, "settings": SETTINGS, "data": data, "quiet": True, "num_threads": 1}
+    base["cache_dir"] = out.parent / "cache"
+    return TrainingRun(**{**base, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path, prompts: Path) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    train_draft_head(run(tiny_folder, folder / "head", prompts))
+    return folder / "head"
+
+
+def test_the_folder_reads_back(trained: Path, tiny_folder: Path) -> None:
+    config, weights, ids, target = read_head(trained)
+    assert config == HeadConfig(
+        hidden_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=56,
+        rms_norm_eps=1e-5,
+        rope_theta=10000.0,
+        vocab_size=259,
+        draft_vocab_size=64,
+    )
+    assert {name: array.shape for name, array in weights.items()} == config.shapes()
+    assert ids.dtype == np.int32
+    assert len(ids) == 64
+    assert (np.diff(ids) > 0).all()
+    checkpoint = open_safetensors(tiny_folder)
+    assert target == {"name": tiny_folder.name, "fingerprint": model_fingerprint(checkpoint)}
+    assert 256 in ids  # the end of the text
+    values = json.loads((trained / "config.json").read_text())
+    assert values["format"] == "slipstream-draft-head"
+    assert values["version"] == 1
+    assert values["features"] == ["final"]
+
+
+def test_the_report(trained: Path) -> None:
+    report = json.loads((trained / "report.json").read_text())
+    answers = read_answers(trained / "training").values()
+    assert report["settings"]["tokens"] == 400
+    assert report["trained_on"]["answer_tokens"] < 400 + 12
+    assert {each.domain for each in answers} == {"first", "second"}
+    greedy = report["acceptance"]["greedy"]
+    assert set(greedy) <= {"all", "first", "second"}
+    assert greedy["all"]["tried"][0] > 0
+    assert all(0 <= rate <= 1 for rate in greedy["all"]["acceptance"] if rate is not None)
+    assert greedy["all"]["tokens_per_step"] == sorted(greedy["all"]["tokens_per_step"])
+
+
+def test_an_interrupted_run_ends_like_an_undisturbed_one(
+    trained: Path, tiny_folder: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "head"
+    with monkeypatch.context() as patched:
+        patched.setattr("slipstream.training.answers._answer", interrupting(7))
+        with pytest.raises(KeyboardInterrupt):
+            train_draft_head(run(tiny_folder, out, prompts))
+    assert len(read_answers(out / "training")) == 7
+    with monkeypatch.context() as patched:
+        patched.setattr("slipstream.training.fit.train_head", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train_draft_head(run(tiny_folder, out, prompts, resume=True))
+    assert not (out / "model.safetensors").exists()
+    train_draft_head(run(tiny_folder, out, prompts, resume=True))
+    assert (out / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
+    assert (out / "report.json").read_bytes() == (trained / "report.json").read_bytes()
+
+
+def interrupting(after: int) -> object:
+    from slipstream.training.answers import _answer
+
+    count = 0
+
+    def answer(*args: object) -> object:
+        nonlocal count
+        if count == after:
+            raise KeyboardInterrupt
+        count += 1
+        return _answer(*args)  # type: ignore[arg-type]
+
+    return answer
+
+
+def interrupted(*args: object, **kwargs: object) -> None:
+    from slipstream.training.trainer import train_head
+
+    train_head(*args, **kwargs, stop_after=3)  # type: ignore[arg-type]
+
+
+def test_more_tokens_go_on_from_what_is_there(trained: Path, tiny_folder: Path, prompts: Path, tmp_path: Path) -> None:
+    from dataclasses import replace
+    from shutil import copytree
+
+    out = copytree(trained, tmp_path / "head")
+    before = read_answers(out / "training")
+    more = replace(SETTINGS, tokens=600)
+    train_draft_head(run(tiny_folder, out, prompts, resume=True, settings=more))
+    after = read_answers(out / "training")
+    assert sum(each.num_answer_tokens for each in after.values()) >= 600
+    for index, answer in before.items():
+        np.testing.assert_array_equal(after[index].tokens, answer.tokens)
+    fresh = tmp_path / "fresh"
+    train_draft_head(run(tiny_folder, fresh, prompts, settings=more))
+    assert (fresh / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
+
+
+def test_what_does_not_fit_is_refused_before_work(
+    trained: Path, tiny_folder: Path, prompts: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="holds an earlier training"):
+        train_draft_head(run(tiny_folder, trained, prompts))
+    with pytest.raises(UsageError, match="no training to go on with"):
+        train_draft_head(run(tiny_folder, tmp_path / "none", prompts, resume=True))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a").write_text("a")
+    with pytest.raises(UsageError, match="is not empty"):
+        train_draft_head(run(tiny_folder, tmp_path / "full", prompts))
+    with pytest.raises(UsageError, match="is not a folder"):
+        train_draft_head(run(tiny_folder, tmp_path / "full" / "a", prompts))
+    few = tmp_path / "few.txt"
+    few.write_text("one\ntwo\n")
+    with pytest.raises(UsageError, match="has 2 prompts, 16 at least"):
+        train_draft_head(run(tiny_folder, tmp_path / "out", few))
+    other = write_tiny_folder(tmp_path / "other", seed=1)
+    with pytest.raises(UsageError, match="begun with another target"):
+        train_draft_head(run(other, trained, prompts, resume=True))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLIPSTREAM_CACHE_DIR", str(tmp_path / "cache"))
+    data = tmp_path / "prompts.txt"
+    data.write_text("\n".join(f"Say {word}" for word in "abcdefghijklmnopqrst"))
+    command = ["draft", "train", str(tiny_folder), "--out", str(tmp_path / "head"), "--data", str(data), "--threads", "1"]
+    assert main([*command, "--tokens", "500", "--epochs", "1"]) == 0
+    shown = capsys.readouterr()
+    assert "Acceptance by place in the draft, greedy" in shown.out
+    assert "The head is in" in shown.err
+    assert (tmp_path / "head" / "config.json").exists()
+    assert main(command) == 2
+    assert "go on with --resume" in capsys.readouterr().err.lower()
+    assert main([*command[:3], "--tokens", "5"]) == 2
+    assert "--out" in capsys.readouterr().err
+    assert main([*command, "--steps-ahead", "4"]) == 2
+    assert "--steps-ahead: must be from 1 to 3, not 4." in capsys.readouterr().err
