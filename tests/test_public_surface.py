@@ -78,10 +78,10 @@ def test_everything_but_a_backend_is_imported_without_torch() -> None:
     assert not loaded & {"torch", "transformers", "typer", "huggingface_hub"}
 
 
-def test_torch_is_imported_by_the_reference_backend_only() -> None:
+def test_torch_is_imported_by_the_reference_backend_and_training_only() -> None:
     users = {name for name, tree in trees() if "torch" in imports(tree)}
     assert users
-    assert {name for name in users if not name.startswith("kernels/reference/")} == set()
+    assert {name for name in users if not name.startswith(("kernels/reference/", "training/"))} == set()
 
 
 def test_test_only_packages_and_pickle_are_not_imported() -> None:

@@ -167,7 +167,17 @@ def test_the_command(
     monkeypatch.setenv("SLIPSTREAM_CACHE_DIR", str(tmp_path / "cache"))
     data = tmp_path / "prompts.txt"
     data.write_text("\n".join(f"Say {word}" for word in "abcdefghijklmnopqrst"))
-    command = ["draft", "train", str(tiny_folder), "--out", str(tmp_path / "head"), "--data", str(data), "--threads", "1"]
+    command = [
+        "draft",
+        "train",
+        str(tiny_folder),
+        "--out",
+        str(tmp_path / "head"),
+        "--data",
+        str(data),
+        "--threads",
+        "1",
+    ]
     assert main([*command, "--tokens", "500", "--epochs", "1"]) == 0
     shown = capsys.readouterr()
     assert "Acceptance by place in the draft, greedy" in shown.out

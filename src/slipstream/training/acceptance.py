@@ -25,7 +25,7 @@ GREEDY, SAMPLED = "greedy", "temperature_1"
 
 @dataclass(slots=True)
 class Acceptance:
-    """tried[s]: drafts whose first s tokens were right and that had a token s + 1; right[s]: those where it was, too."""
+    """tried[s]: drafts whose first s tokens were right and that had one more; right[s]: those where it was, too."""
 
     tried: list[int] = field(default_factory=lambda: [0] * DRAFT)
     right: list[int] = field(default_factory=lambda: [0] * DRAFT)

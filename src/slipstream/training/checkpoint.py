@@ -17,7 +17,7 @@ _RUN = "run"
 
 def save_checkpoint(path: Path, head: DraftHead, optimizer: torch.optim.Optimizer, step: int, run: str) -> None:
     """run: names settings and data; a checkpoint is of no use to another run."""
-    arrays: Arrays = {"step": np.array(step, np.int64), _RUN: np.frombuffer(run.encode(), np.uint8)}
+    arrays: Arrays = {"step": np.array([step], np.int64), _RUN: np.frombuffer(run.encode(), np.uint8)}
     for name, parameter in head.named_parameters():
         arrays[name] = parameter.detach().numpy()
         state = optimizer.state.get(parameter, {})
@@ -34,7 +34,7 @@ def load_checkpoint(path: Path, head: DraftHead, optimizer: torch.optim.Optimize
     arrays = read_arrays(path)
     if arrays[_RUN].tobytes().decode() != run:
         return None
-    step = int(arrays["step"])
+    step = int(arrays["step"][0])
     try:
         for name, parameter in head.named_parameters():
             parameter.data.copy_(torch.from_numpy(arrays[name]))

@@ -26,9 +26,7 @@ class Batch:
     weights: Floats  # [B, T]; 0: padding
 
 
-def make_batch(
-    stored: Sequence[Stored], embedding: Floats, *, embedding_scale: float, prompt_weight: float
-) -> Batch:
+def make_batch(stored: Sequence[Stored], embedding: Floats, *, embedding_scale: float, prompt_weight: float) -> Batch:
     """embedding [vocab, hidden] of the target."""
     width = max(len(each.answer.tokens) for each in stored) - 1
     shape = (len(stored), width, embedding.shape[1])

@@ -22,6 +22,7 @@ from slipstream.training.progress import Stage
 from slipstream.training.shards import read_arrays, write_arrays
 
 Floats = NDArray[np.float32]
+Compute = Callable[[Sequence[NDArray[np.int32]]], list[Floats]]
 
 BLOCK = 16
 STEP_BLOCKS = 64
@@ -116,7 +117,10 @@ class Stored:
 
 
 def write_features(
-    answers: Sequence[Answer], compute: Callable[[Sequence[NDArray[np.int32]]], list[Floats]], folder: Path, stage: Stage
+    answers: Sequence[Answer],
+    compute: Compute,
+    folder: Path,
+    stage: Stage,
 ) -> list[Stored]:
     """Features of all answers, in files of GROUP indices; files of an earlier run that hold the same are kept.
 
@@ -143,7 +147,8 @@ def write_features(
             )
         stops = np.cumsum([len(each.tokens) for each in members])
         stored += [
-            Stored(each, path, int(stop) - len(each.tokens), int(stop)) for each, stop in zip(members, stops, strict=True)
+            Stored(each, path, int(stop) - len(each.tokens), int(stop))
+            for each, stop in zip(members, stops, strict=True)
         ]
         stage.advance(int(stops[-1]))
     return stored
@@ -153,5 +158,5 @@ def _holds(path: Path, members: Sequence[Answer]) -> bool:
     if not path.exists():
         return False
     arrays = read_arrays(path, "indices", "lengths")
-    same = [each.index for each in members] == arrays["indices"].tolist()
-    return same and [len(each.tokens) for each in members] == arrays["lengths"].tolist()
+    held: list[tuple[int, int]] = list(zip(arrays["indices"].tolist(), arrays["lengths"].tolist(), strict=True))
+    return held == [(each.index, len(each.tokens)) for each in members]

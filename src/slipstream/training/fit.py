@@ -53,9 +53,7 @@ def fit_head(
     )
     config = HeadConfig.for_target(target.config, len(ids))
     head = DraftHead(config, max(len(each.answer.tokens) for each in stored))
-    teacher = Teacher(
-        torch.from_numpy(target.head[ids]), torch.from_numpy(target.norm), target.config.rms_norm_eps
-    )
+    teacher = Teacher(torch.from_numpy(target.head[ids]), torch.from_numpy(target.norm), target.config.rms_norm_eps)
 
     def batch_of(some: Sequence[Stored]) -> Batch:
         scale = target.config.embedding_scale
@@ -99,9 +97,7 @@ def fit_head(
     return table
 
 
-def _run_name(
-    settings: TrainingSettings, target: Target, seen: Sequence[Stored], ids: NDArray[np.int32]
-) -> str:
+def _run_name(settings: TrainingSettings, target: Target, seen: Sequence[Stored], ids: NDArray[np.int32]) -> str:
     """Of everything that the result depends on."""
     answers = [(each.answer.index, len(each.answer.tokens)) for each in seen]
     digest = hashlib.sha256(json.dumps([settings.record(), target.fingerprint, answers]).encode())

@@ -64,18 +64,16 @@ class DraftHead(torch.nn.Module):
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """Copies of all parameters, by their names in the file."""
-        return {
-            name: getattr(self, name.replace(".", "_")).detach().numpy().copy() for name in self.config.shapes()
-        }
+        return {name: getattr(self, name.replace(".", "_")).detach().numpy().copy() for name in self.config.shapes()}
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         return functional.rms_norm(x, (x.shape[-1],), self.weight(name), self.config.rms_norm_eps)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q with all heads; k and v repeated for the query heads that share them."""
-        size, count = self.config.head_dim, self.config.num_attention_heads
+        size, count, shape = self.config.head_dim, self.config.num_attention_heads, x.shape[:2]
         q, k, v = (
-            functional.linear(x, self.weight(f"layer.self_attn.{name}_proj")).unflatten(-1, (-1, size)).transpose(1, 2)
+            functional.linear(x, self.weight(f"layer.self_attn.{name}_proj")).view(*shape, -1, size).transpose(1, 2)
             for name in "qkv"
         )
         q, k = self._rotate(q), self._rotate(k)

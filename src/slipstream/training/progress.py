@@ -31,7 +31,9 @@ class Stage:
 
 
 @contextmanager
-def stage(title: str, total: int, *, done: int = 0, quiet: bool = False, console: Console | None = None) -> Iterator[Stage]:
+def stage(
+    title: str, total: int, *, done: int = 0, quiet: bool = False, console: Console | None = None
+) -> Iterator[Stage]:
     """A bar of `total` tokens, of which `done` were there before."""
     bars = Progress(
         TextColumn("{task.description}", markup=False),

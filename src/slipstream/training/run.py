@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from slipstream.config.types import EngineOptions
 from slipstream.engine.llm import LLM
 from slipstream.engine.loading import EnginePlan, inspect_model
-from slipstream.errors import ConfigError, UsageError
+from slipstream.errors import ConfigError, DiskSpaceError, UsageError
+from slipstream.hub.disk import format_bytes, free_bytes
 from slipstream.hub.store import packed_dir
 from slipstream.kernels.select import select_kernels
 from slipstream.models.build import load_model
@@ -64,6 +65,7 @@ def train_draft_head(run: TrainingRun) -> Table:
     Raises:
         ConfigError: PyTorch is missing.
         UsageError: a folder, file or setting that does not fit, before any work.
+        DiskSpaceError: the disk will not hold the hidden states.
         UnsupportedModelError: a model for which no head can be trained.
         KeyboardInterrupt: Ctrl-C; everything done is kept for `resume`.
     """
@@ -77,6 +79,7 @@ def train_draft_head(run: TrainingRun) -> Table:
     finally:
         checkpoint.close()
     work = _claim(run, target)
+    _require_space(run, work, target.config.hidden_size)
     answers = _answers(run, plan, work, prompts)
     if not any(each.held_out for each in answers) or all(each.held_out for each in answers):
         raise UsageError(f"{len(answers)} answers are too few.", where="--tokens", fix="Ask for more tokens.")
@@ -89,7 +92,8 @@ def train_draft_head(run: TrainingRun) -> Table:
 def require_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise ConfigError(
-            "training needs PyTorch, which is not installed.", fix="Install it with: pip install 'slipstream-llm[torch]'"
+            "training needs PyTorch, which is not installed.",
+            fix="Install it with: pip install 'slipstream-llm[torch]'",
         )
 
 
@@ -104,7 +108,7 @@ def _inspect(run: TrainingRun) -> tuple[EnginePlan, Tokenizer]:
     options = _engine_options(run, None, None)
     plan, tokenizer = inspect_model(options, cache_dir=run.cache_dir)
     length = min(plan.options.max_model_len, MAX_LENGTH)
-    wanted = min(plan.options.num_blocks, -(-length // BLOCK) * MAX_SEQS)
+    wanted = min(plan.memory.num_blocks, -(-length // BLOCK) * MAX_SEQS)
     return inspect_model(_engine_options(run, length, wanted), cache_dir=run.cache_dir)[0], tokenizer
 
 
@@ -163,6 +167,19 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
 
 
+def _require_space(run: TrainingRun, work: Path, hidden_size: int) -> None:
+    """For hidden states of the answers and of prompts of the same length."""
+    needed = 2 * run.settings.tokens * 2 * hidden_size - sum(each.stat().st_size for each in work.iterdir())
+    free = free_bytes(work)
+    if free < needed:
+        raise DiskSpaceError(
+            f"hidden states of {run.settings.tokens} tokens may take {format_bytes(needed)} more, "
+            f"but {format_bytes(free)} are free.",
+            where=str(work),
+            fix="Ask for fewer --tokens, or name another folder for --out.",
+        )
+
+
 def _answers(run: TrainingRun, plan: EnginePlan, work: Path, prompts: Iterable[Prompt] | None) -> list[Answer]:
     settings = run.settings
     done = sum(each.num_answer_tokens for each in read_answers(work).values())
@@ -170,9 +187,10 @@ def _answers(run: TrainingRun, plan: EnginePlan, work: Path, prompts: Iterable[P
         if prompts is None:
             prompts = default_prompts(read_library(), settings.seed)
         options = _engine_options(run, plan.options.max_model_len, plan.options.num_blocks)
-        with LLM(options, cache_dir=run.cache_dir) as llm, stage(
-            "Answers", settings.tokens, done=done, quiet=run.quiet
-        ) as bar:
+        with (
+            LLM(options, cache_dir=run.cache_dir) as llm,
+            stage("Answers", settings.tokens, done=done, quiet=run.quiet) as bar,
+        ):
             longest = min(settings.answer_tokens, plan.options.max_model_len // 2)
             tasks = tasks_of(prompts, settings.seed)
             write_answers(llm, tasks, work, tokens=settings.tokens, longest=longest, stage=bar)
@@ -195,5 +213,3 @@ def _features(run: TrainingRun, plan: EnginePlan, work: Path, answers: Sequence[
     compute = HiddenStates(model, kernels, max_length=longest, kv_dtype=plan.memory.spec.dtype)
     with stage("Features", sum(len(each.tokens) for each in answers), quiet=run.quiet) as bar:
         return write_features(answers, compute, work, bar)
-
-

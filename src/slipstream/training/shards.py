@@ -32,7 +32,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mappi
 
 
 def read_arrays(path: Path, *names: str) -> Arrays:
-    """The arrays of these names, by default all. Raises ModelFormatError for a file that `write_arrays` did not write."""
+    """The arrays of these names, by default all. Raises ModelFormatError for a file that is damaged."""
     try:
         with safe_open(path, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in names or file.keys()}

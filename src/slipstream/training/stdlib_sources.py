@@ -40,7 +40,7 @@ def read_library(folder: Path | None = None, *, max_files: int | None = None) ->
     """Parse the modules of `folder` (default: the standard library's) in a fixed order; files that are not valid
     Python are left out. max_files: the first so many only."""
     root = folder or Path(sysconfig.get_paths()["stdlib"])
-    files = sorted(path for path in root.rglob("*.py") if _LEFT_OUT.isdisjoint(path.relative_to(root).parts))
+    files = sorted(_files(root))
     random.Random(0).shuffle(files)
     functions: list[Function] = []
     paragraphs: list[tuple[str, str]] = []
@@ -64,6 +64,14 @@ def read_library(folder: Path | None = None, *, max_files: int | None = None) ->
     return Library(tuple(functions), tuple(paragraphs))
 
 
+def _files(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in _LEFT_OUT:
+            yield from _files(path)
+        elif path.suffix == ".py":
+            yield path
+
+
 def _definitions(tree: ast.Module, module: str) -> Iterator[tuple[str, ast.Module | ast.ClassDef | ast.FunctionDef]]:
     yield module, tree
     for node in tree.body:
@@ -79,7 +87,8 @@ def _definitions(tree: ast.Module, module: str) -> Iterator[tuple[str, ast.Modul
 def _without_docstring(node: ast.FunctionDef, text: str) -> str | None:
     """The function's lines, moved to the left margin; None where they are too many or nothing is left of them."""
     first, last = node.body[0], node.end_lineno
-    assert last is not None and first.end_lineno is not None
+    assert last is not None
+    assert first.end_lineno is not None
     lines = text.splitlines()
     if len(node.body) < 2 or last - first.end_lineno > MAX_SOURCE_LINES or last - first.end_lineno < 2:
         return None

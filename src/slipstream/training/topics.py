@@ -115,10 +115,10 @@ NAMES = ("Anna", "Ben", "Clara", "David", "Elena", "Felix", "Grace", "Hugo", "Ir
 GOODS = ("apples", "pencils", "books", "tickets", "marbles", "stamps", "cookies", "bottles", "flowers", "eggs")
 
 PROBLEMS = (
-    "{name} has {a} {good} and buys {b} more. Then {name} gives {c} of them away. How many {good} does {name} have left?",
+    "{name} has {a} {good} and buys {b} more. Then {name} gives {c} of them away. How many are left?",
     "A box holds {c} {good}. How many boxes are needed for {b} times {a} {good}?",
     "{name} sells {a} {good} for {c} dollars each and spends {b} dollars on lunch. How much money is left?",
-    "{name} reads {c} pages a day. How many days does a book of {a} pages take, and how many pages are read on the last?",
+    "{name} reads {c} pages a day. How many days does a book of {a} pages take?",
     "A train travels {a} kilometres in {c} hours. How far does it travel in {b} hours at the same speed?",
     "{name} and {other} share {a} {good}. {name} gets {c} more than {other}. How many does each of them get?",
     "The price of {good} rises from {a} to {b} cents. By how many percent does it rise?",

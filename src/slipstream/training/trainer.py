@@ -12,6 +12,7 @@ from types import FrameType
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from slipstream.training.checkpoint import load_checkpoint, save_checkpoint
 from slipstream.training.examples import Batch, epoch_order
@@ -56,8 +57,8 @@ def train_head(
     begin: Callable[[int, int], Stage],
     stop_after: int | None = None,
 ) -> None:
-    """Trains `head` in place, from the checkpoint of this run if there is one: the result is the same, bit for bit on one
-    machine with one number of threads.
+    """Trains `head` in place, from the checkpoint of this run if there is one: the result is the same, bit for bit on
+    one machine with one number of threads.
 
     lengths: of the sequences; batch_of: makes the batch of some of them; begin: called with (all tokens, tokens of the
     steps that the checkpoint has).
@@ -101,7 +102,7 @@ def train_head(
                 raise KeyboardInterrupt
 
 
-def start_values(head: DraftHead, fc: np.ndarray[tuple[int, int], np.dtype[np.float32]], teacher: Teacher, seed: int) -> None:
+def start_values(head: DraftHead, fc: NDArray[np.float32], teacher: Teacher, seed: int) -> None:
     """`fc` as given, the norm the target's, and a layer that adds nothing yet."""
     generator = torch.Generator().manual_seed(seed % 2**63)
     with torch.no_grad():

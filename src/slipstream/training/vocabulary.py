@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def draft_ids(answers: Iterable[NDArray[np.int32]], vocab_size: int, size: int, always: Sequence[int]) -> NDArray[np.int32]:
+def draft_ids(
+    answers: Iterable[NDArray[np.int32]], vocab_size: int, size: int, always: Sequence[int]
+) -> NDArray[np.int32]:
     """The most frequent `size` token ids, ascending: those of `always`, then by count, the lower id first among equals.
 
     Tokens that no answer has fill up what is left, so that the result has min(size, vocab_size) ids. A reduced
