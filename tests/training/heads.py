@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from slipstream.layers.rope import RopeConfig
+from slipstream.models.config import ModelConfig
 from slipstream.training.answers import Answer
 from slipstream.training.examples import Batch, make_batch
 from slipstream.training.features import Stored, write_features
@@ -16,20 +18,26 @@ from slipstream.training.head_config import HeadConfig
 from slipstream.training.head_module import DraftHead
 from slipstream.training.loss import Teacher
 from slipstream.training.progress import stage
+from slipstream.training.target import Target
 
 HIDDEN, VOCAB, DRAFTED = 16, 40, 24
 
-CONFIG = HeadConfig(
-    hidden_size=HIDDEN,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    intermediate_size=24,
-    rms_norm_eps=1e-5,
-    rope_theta=10000.0,
+TARGET = ModelConfig(
     vocab_size=VOCAB,
-    draft_vocab_size=DRAFTED,
+    hidden_size=HIDDEN,
+    intermediate_size=24,
+    num_layers=1,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    rms_norm_eps=1e-5,
+    max_position_embeddings=64,
+    tie_word_embeddings=True,
+    rope=RopeConfig(10000.0, 8),
+    windows=(None,),
+    attention_scale=8**-0.5,
 )
+CONFIG = HeadConfig.for_target(TARGET, DRAFTED)
 
 
 def random_head(seed: int = 0, max_length: int = 64) -> DraftHead:
@@ -75,4 +83,5 @@ def stored_walks(folder: Path, embedding: NDArray[np.float32], count: int = 6, s
 
 
 def batches_of(embedding: NDArray[np.float32]) -> Callable[[Sequence[Stored]], Batch]:
-    return lambda some: make_batch(some, embedding, embedding_scale=1.0, prompt_weight=0.5)
+    target = Target(TARGET, "", embedding, embedding, np.ones(HIDDEN, np.float32))
+    return lambda some: make_batch(some, target, 0.5)

@@ -15,6 +15,7 @@ from slipstream.training.answers import read_answers
 from slipstream.training.head_config import HeadConfig, read_head
 from slipstream.training.run import TrainingRun, train_draft_head
 from slipstream.training.settings import TrainingSettings
+from slipstream.training.target_engine import TargetEngine
 from slipstream.weights.formats.safetensors import open_safetensors
 from tests.tiny_folder import write_tiny_folder
 
@@ -30,8 +31,8 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(tiny: Path, out: Path, data: Path | None, **changes: object) -> TrainingRun:
-    base = {"model": str(tiny), "out": out, "settings": SETTINGS, "data": data, "quiet": True, "num_threads": 1}
-    base["cache_dir"] = out.parent / "cache"
+    engine = TargetEngine(model=str(tiny), num_threads=1, cache_dir=out.parent / "cache", quiet=True)
+    base = {"engine": engine, "out": out, "settings": SETTINGS, "data": data}
     return TrainingRun(**{**base, **changes})  # type: ignore[arg-type]
 
 
@@ -159,6 +160,29 @@ def test_what_does_not_fit_is_refused_before_work(
     with pytest.raises(UsageError, match="begun with another target"):
         train_draft_head(run(other, trained, prompts, resume=True))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_head_is_measured_on_other_prompts(
+    trained: Path, tiny_folder: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(line + "\n" for line in prompts.read_text().splitlines()[:3]))
+    command = ["draft", "eval", str(tiny_folder), "--head", str(trained), "--data", str(few), "--threads", "1"]
+    command += ["--answer-tokens", "20", "--quiet"]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"greedy", "temperature_1"}
+    for domains in found.values():
+        assert set(domains) == {"all", "first", "second"}
+        # An answer of n tokens has n - 1 that can be drafted: the first one comes with the prompt.
+        assert domains["all"]["tried"][0] == domains["first"]["tried"][0] + domains["second"]["tried"][0] <= 3 * 19
+    assert main(command) == 0
+    assert "Acceptance by place in the draft, temperature 1" in capsys.readouterr().out
+    other = write_tiny_folder(tmp_path / "other", seed=1)
+    assert main([*command[:2], str(other), *command[3:]]) == 3
+    assert "another model" in capsys.readouterr().err
+    assert main(command[:5]) == 2
+    assert "Give --head and --data." in capsys.readouterr().err
 
 
 def test_the_command(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from slipstream.cli.draft_table import show_acceptance
 from slipstream.cli.parameters import Argument, Option
 from slipstream.cli.render import note
 from slipstream.config.env import read_environment
 from slipstream.errors import UsageError
-
-if TYPE_CHECKING:
-    from slipstream.training.acceptance import Table
 
 
 def train(
@@ -47,38 +45,20 @@ def train(
         raise UsageError("where to?", fix="Name a new folder with --out.")
     from slipstream.training.run import TrainingRun, train_draft_head
     from slipstream.training.settings import TrainingSettings
+    from slipstream.training.target_engine import TargetEngine
 
     settings = TrainingSettings(
         tokens=tokens, epochs=epochs, draft_vocab=draft_vocab, steps_ahead=steps_ahead, batch=batch, seed=seed
     )
-    run = TrainingRun(
-        model=model,
-        out=out,
-        settings=settings,
-        data=data,
-        resume=resume,
-        backend=backend,
-        num_threads=threads,
-        cache_dir=read_environment().cache_dir,
-        quiet=quiet,
+    engine = TargetEngine(
+        model=model, backend=backend, num_threads=threads, cache_dir=read_environment().cache_dir, quiet=quiet
     )
+    run = TrainingRun(engine=engine, out=out, settings=settings, data=data, resume=resume)
     try:
         table = train_draft_head(run)
     except KeyboardInterrupt:
         note(f"What is done is in {out}; the same command with --resume goes on.")
         raise
     if not quiet:
-        _show(table)
+        show_acceptance(table)
         note(f"The head is in {out}. {out / 'training'} is needed for --resume only.")
-
-
-def _show(table: Table) -> None:
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
-    for mode, domains in table.items():
-        shown = RichTable("text", "positions", "1", "2", "3", "4", title=f"Acceptance by place in the draft, {mode}")
-        for name, each in sorted(domains.items(), key=lambda item: (item[0] != "all", item[0])):
-            rates = ("-" if rate is None else f"{rate:.2f}" for rate in each.rates)
-            shown.add_row(name, f"{each.tried[0]:,}", *rates)
-        Console().print(shown)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.training.features import Stored
+from slipstream.training.target import Target
 
 Floats = NDArray[np.float32]
 
@@ -26,8 +27,9 @@ class Batch:
     weights: Floats  # [B, T]; 0: padding
 
 
-def make_batch(stored: Sequence[Stored], embedding: Floats, *, embedding_scale: float, prompt_weight: float) -> Batch:
-    """embedding [vocab, hidden] of the target."""
+def make_batch(stored: Sequence[Stored], target: Target, prompt_weight: float) -> Batch:
+    """Positions of the prompt, the last one aside, have this weight, those of the answer 1."""
+    embedding, scale = target.embedding, np.float32(target.config.embedding_scale)
     width = max(len(each.answer.tokens) for each in stored) - 1
     shape = (len(stored), width, embedding.shape[1])
     features, embeddings, wanted = (np.zeros(shape, np.float32) for _ in range(3))
@@ -35,7 +37,7 @@ def make_batch(stored: Sequence[Stored], embedding: Floats, *, embedding_scale: 
     for row, each in enumerate(stored):
         hidden, count = each.read(), len(each.answer.tokens) - 1
         features[row, :count], wanted[row, :count] = hidden[:-1], hidden[1:]
-        embeddings[row, :count] = embedding[each.answer.tokens[1:]] * np.float32(embedding_scale)
+        embeddings[row, :count] = embedding[each.answer.tokens[1:]] * scale
         weights[row, :count] = prompt_weight
         weights[row, each.answer.prompt_length - 1 : count] = 1.0
     return Batch(features, embeddings, wanted, weights)

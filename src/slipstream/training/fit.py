@@ -53,18 +53,17 @@ def fit_head(
     )
     config = HeadConfig.for_target(target.config, len(ids))
     head = DraftHead(config, max(len(each.answer.tokens) for each in stored))
-    teacher = Teacher(torch.from_numpy(target.head[ids]), torch.from_numpy(target.norm), target.config.rms_norm_eps)
+    teacher = Teacher.of(target, ids)
 
     def batch_of(some: Sequence[Stored]) -> Batch:
-        scale = target.config.embedding_scale
-        return make_batch(some, target.embedding, embedding_scale=scale, prompt_weight=settings.prompt_weight)
+        return make_batch(some, target, settings.prompt_weight)
 
     sample = seen[:: max(1, len(seen) // (RIDGE_BATCHES * 4))]
     fc = ridge_fc(batch_of(sample[start : start + 4]) for start in range(0, len(sample), 4))
     start_values(head, fc, teacher, settings.seed)
     lengths = [len(each.answer.tokens) for each in seen]
     checkpoint = work / "checkpoint.safetensors"
-    with stage("Training", 0, quiet=run.quiet) as bar:
+    with stage("Training", 0, quiet=run.engine.quiet) as bar:
 
         def begin(total: int, done: int) -> Stage:
             bar.restart(total, done)
@@ -80,7 +79,7 @@ def fit_head(
             run=_run_name(settings, target, seen, ids),
             begin=begin,
         )
-    about = {"name": Path(run.model).stem, "fingerprint": target.fingerprint}
+    about = {"name": Path(run.engine.model).name.removesuffix(".gguf"), "fingerprint": target.fingerprint}
     write_head(run.out, config, dict(head.arrays()), ids, about)
     table = measure_acceptance(head, teacher, ids, [each for each in stored if each.answer.held_out], batch_of)
     report = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -65,6 +66,12 @@ class DraftHead(torch.nn.Module):
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """Copies of all parameters, by their names in the file."""
         return {name: getattr(self, name.replace(".", "_")).detach().numpy().copy() for name in self.config.shapes()}
+
+    def load(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+        """Takes over what `arrays` gave."""
+        with torch.no_grad():
+            for name in self.config.shapes():
+                getattr(self, name.replace(".", "_")).copy_(torch.from_numpy(arrays[name]))
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         return functional.rms_norm(x, (x.shape[-1],), self.weight(name), self.config.rms_norm_eps)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from slipstream.training.examples import Batch
 from slipstream.training.head_module import DraftHead
+from slipstream.training.target import Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,6 +22,11 @@ class Teacher:
     rows: Tensor
     norm: Tensor
     eps: float
+
+    @classmethod
+    def of(cls, target: Target, draft_ids: NDArray[np.int32]) -> Teacher:
+        rows = torch.from_numpy(target.head[draft_ids])
+        return cls(rows, torch.from_numpy(target.norm), target.config.rms_norm_eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [N, hidden] -> [N, D]."""
