@@ -98,7 +98,7 @@ def test_loss_falls_where_there_is_little_to_learn(tmp_path: Path) -> None:
         return float(found.total.detach())
 
     before = loss()
-    train(head, stored, TrainingSettings(epochs=150, batch=4096, learning_rate=1e-2), tmp_path)
+    train(head, stored, TrainingSettings(epochs=60, batch=4096, learning_rate=2e-2), tmp_path)
     logits = teacher.logits(torch.from_numpy(batch.wanted[batch.weights > 0]))
     least = float(-(torch.softmax(logits, -1) * torch.log_softmax(logits, -1)).sum(-1).mean())
     assert before - least > 1.0
