@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from slipstream.cli.main import main
+from slipstream.engine.llm import LLM
 from slipstream.errors import UsageError
+from slipstream.models.draft_head_file import read_draft_head, require_fit
 from slipstream.models.fingerprint import model_fingerprint
+from slipstream.sampling.params import SamplingParams
 from slipstream.training.answers import read_answers
-from slipstream.training.head_config import HeadConfig, read_head
+from slipstream.training.head_config import HeadConfig
 from slipstream.training.run import TrainingRun, train_draft_head
 from slipstream.training.settings import TrainingSettings
 from slipstream.training.target_engine import TargetEngine
@@ -44,7 +47,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path, prompts
 
 
 def test_the_folder_reads_back(trained: Path, tiny_folder: Path) -> None:
-    config, weights, ids, target = read_head(trained)
+    file = read_draft_head(trained)
+    config, ids = HeadConfig.of_file(file.config), file.draft_ids
     assert config == HeadConfig(
         hidden_size=32,
         num_attention_heads=4,
@@ -56,12 +60,13 @@ def test_the_folder_reads_back(trained: Path, tiny_folder: Path) -> None:
         vocab_size=259,
         draft_vocab_size=64,
     )
-    assert {name: array.shape for name, array in weights.items()} == config.shapes()
+    assert {name: array.shape for name, array in file.weights.items()} == config.shapes()
     assert ids.dtype == np.int32
     assert len(ids) == 64
     assert (np.diff(ids) > 0).all()
     checkpoint = open_safetensors(tiny_folder)
-    assert target == {"name": tiny_folder.name, "fingerprint": model_fingerprint(checkpoint)}
+    assert file.config.target == tiny_folder.name
+    require_fit(file, 32, 259, model_fingerprint(checkpoint))
     assert 256 in ids  # the end of the text
     values = json.loads((trained / "config.json").read_text())
     assert values["format"] == "slipstream-draft-head"
@@ -180,7 +185,7 @@ def test_a_head_is_measured_on_other_prompts(
     assert "Acceptance by place in the draft, temperature 1" in capsys.readouterr().out
     other = write_tiny_folder(tmp_path / "other", seed=1)
     assert main([*command[:2], str(other), *command[3:]]) == 3
-    assert "another model" in capsys.readouterr().err
+    assert "its fingerprint is" in capsys.readouterr().err
     assert main(command[:5]) == 2
     assert "Give --head and --data." in capsys.readouterr().err
 
@@ -213,3 +218,17 @@ def test_the_command(
     assert "--out" in capsys.readouterr().err
     assert main([*command, "--steps-ahead", "4"]) == 2
     assert "--steps-ahead: must be from 1 to 3, not 4." in capsys.readouterr().err
+
+
+def test_the_engine_drafts_with_it_and_says_the_same(trained: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    texts = ["Say a", "Say b"]
+    cache = tmp_path / "cache"
+    with LLM(str(tiny_folder), num_threads=1, cache_dir=cache) as plain:
+        expected = plain.generate(texts, params)
+    head = {"method": "draft_head", "model": str(trained), "policy": "fixed", "num_speculative_tokens": 2}
+    with LLM(str(tiny_folder), num_threads=1, cache_dir=cache, speculative_config=head) as drafting:
+        found = drafting.generate(texts, params)
+    assert [each.outputs[0].token_ids for each in found] == [each.outputs[0].token_ids for each in expected]
+    stats = [each.outputs[0].stats for each in found]
+    assert all(each is not None and each.num_draft_tokens > 20 for each in stats)

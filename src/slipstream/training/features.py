@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from slipstream.errors import UnsupportedModelError
 from slipstream.kernels.batch import ForwardBatch
 from slipstream.kernels.table import Kernels, Tensor
 from slipstream.kv.storage import KVStorage
@@ -29,21 +27,11 @@ STEP_BLOCKS = 64
 GROUP = 64  # indices of answers per file
 
 
-@runtime_checkable
-class WithHiddenStates(Protocol):
-    def hidden_states(self, batch: ForwardBatch, kv: KVStorage) -> Tensor: ...
-
-
 class HiddenStates:
     """sequences of token ids -> [n, hidden] float32 of each: the residual stream behind the last layer, before the
-    final norm, at every position. Holds a KV cache for `max_length` tokens, or STEP_BLOCKS blocks if that is more.
-
-    Raises UnsupportedModelError for a model that does not give them.
-    """
+    final norm, at every position. Holds a KV cache for `max_length` tokens, or STEP_BLOCKS blocks if that is more."""
 
     def __init__(self, model: Model, kernels: Kernels, *, max_length: int, kv_dtype: str) -> None:
-        if not isinstance(model, WithHiddenStates):
-            raise UnsupportedModelError("this model does not show its hidden states.", where="MODEL")
         blocks = max(_blocks(max_length), STEP_BLOCKS)
         spec = kv_spec(model.config, block_size=BLOCK, dtype=kv_dtype)
         self._kv = KVStorage(spec, blocks, kernels.new_kv(spec, blocks))

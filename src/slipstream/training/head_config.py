@@ -11,11 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.models.config import ModelConfig
-from slipstream.training.shards import read_arrays, write_arrays, write_text
-
-FORMAT = "slipstream-draft-head"
-VERSION = 1
-CONFIG, WEIGHTS, DRAFT_IDS = "config.json", "model.safetensors", "draft_ids"
+from slipstream.models.draft_head_file import CONFIG_NAME, FORMAT, IDS_NAME, VERSION, WEIGHTS_NAME, DraftHeadConfig
+from slipstream.training.shards import write_arrays, write_text
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -50,6 +47,20 @@ class HeadConfig:
             draft_vocab_size=draft_vocab_size,
         )
 
+    @classmethod
+    def of_file(cls, config: DraftHeadConfig) -> HeadConfig:
+        return cls(
+            hidden_size=config.hidden_size,
+            num_attention_heads=config.num_heads,
+            num_key_value_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            intermediate_size=config.intermediate_size,
+            rms_norm_eps=config.rms_norm_eps,
+            rope_theta=config.rope.theta,
+            vocab_size=config.vocab_size,
+            draft_vocab_size=config.draft_vocab_size,
+        )
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every trained tensor; the output rows are the target's own and not among them."""
         hidden, inner = self.hidden_size, self.intermediate_size
@@ -76,16 +87,6 @@ def write_head(
     largest = max(float(np.abs(each).max()) for each in weights.values())
     dtype = np.float16 if largest < float(np.finfo(np.float16).max) else np.float32
     arrays: Arrays = {name: each.astype(dtype) for name, each in weights.items()}
-    write_arrays(folder / WEIGHTS, {**arrays, DRAFT_IDS: draft_ids}, {"format": FORMAT})
+    write_arrays(folder / WEIGHTS_NAME, {**arrays, IDS_NAME: draft_ids}, {"format": FORMAT})
     values = {"format": FORMAT, "version": VERSION, **asdict(config), "target": target}
-    write_text(folder / CONFIG, json.dumps(values, indent=1) + "\n")
-
-
-def read_head(folder: Path) -> tuple[HeadConfig, Arrays, NDArray[np.int32], dict[str, str]]:
-    """What `write_head` wrote, weights as float32."""
-    values = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    own = {name: values[name] for name in HeadConfig.__dataclass_fields__}
-    config = HeadConfig(**{**own, "features": tuple(own["features"])})
-    arrays = read_arrays(folder / WEIGHTS)
-    ids = arrays.pop(DRAFT_IDS)
-    return config, {name: each.astype(np.float32) for name, each in arrays.items()}, ids, values["target"]
+    write_text(folder / CONFIG_NAME, json.dumps(values, indent=1) + "\n")
