@@ -127,7 +127,7 @@ class ContextLengthError(RequestError):
         super().__init__(
             f"the prompt has {num_prompt_tokens} tokens{asked}, but the context holds {max_model_len} ({together}).",
             where=where,
-            fix=f"Shorten the prompt,{lower} or raise max_model_len if the model allows it.",
+            fix=f"Shorten the prompt,{lower} or raise max_model_len as far as model and memory allow.",
         )
 
 
@@ -144,7 +144,7 @@ class TextTooLongError(RequestError):
             f"the text has {num_characters} characters, but the context holds {max_model_len} tokens, and no token of "
             f"this model stands for more than {characters_per_token}: {max_model_len * characters_per_token} at most.",
             where=where,
-            fix="Shorten the prompt, or raise max_model_len if the model allows it.",
+            fix="Shorten the prompt, or raise max_model_len as far as model and memory allow.",
         )
 
 

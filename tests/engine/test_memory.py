@@ -69,7 +69,7 @@ def test_a_derived_context_is_not_lowered_to_uselessness() -> None:
     enough = MIN_DERIVED_MODEL_LEN // 16 * 2048
     arguments = {"headroom": 0.0, "memory_utilization": 1.0}
     assert plan(total=30 * MIB + enough, **arguments).max_model_len == MIN_DERIVED_MODEL_LEN
-    with pytest.raises(InsufficientMemoryError, match=f"one sequence of {MIN_DERIVED_MODEL_LEN} tokens"):
+    with pytest.raises(InsufficientMemoryError, match=f"one sequence of {MIN_DERIVED_MODEL_LEN} tokens, the least"):
         plan(total=30 * MIB + enough - 1, **arguments)
 
 
@@ -145,8 +145,11 @@ def test_half_is_exceeded_rather_than_the_context_shortened() -> None:
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_too_few_blocks_asked_for_are_named_as_the_reason(asked: bool) -> None:
-    with pytest.raises(InsufficientMemoryError, match=r"num_blocks: 3 KV blocks were asked for, .* needs"):
+    with pytest.raises(InsufficientMemoryError, match="num_blocks: 3 KV blocks were asked for") as refused:
         plan(num_blocks=3, max_model_len=2048, max_model_len_asked=asked)
+    needed, shorter = (128, "lower") if asked else (16, "set a smaller")
+    assert f"Ask for {needed} or more, or {shorter} max_model_len." in str(refused.value)
+    assert ("the least context that an engine starts with" in str(refused.value)) is not asked
 
 
 class TestTablesOfPositions:

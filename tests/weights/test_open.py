@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from slipstream.errors import ModelError, ModelFormatError, ModelNotFoundError
+from slipstream.errors import InsufficientMemoryError, ModelError, ModelFormatError, ModelNotFoundError
 from slipstream.weights.formats import mapped
 from slipstream.weights.open import open_checkpoint
 
@@ -157,6 +158,18 @@ def test_a_pipe_does_not_block(tmp_path: Path) -> None:
 def test_a_path_too_long_for_the_system(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be read"):
         open_checkpoint(tmp_path / ("x" * 5000))
+
+
+def test_a_file_that_memory_cannot_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = gguf_at(tmp_path / "m.gguf")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mapped.mmap, "mmap", refuse)
+    with pytest.raises(InsufficientMemoryError, match=r"m\.gguf: does not fit into the memory") as refused:
+        open_checkpoint(path)
+    assert refused.value.exit_code == 5
 
 
 def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

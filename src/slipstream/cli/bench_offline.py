@@ -124,6 +124,9 @@ def _deliver(result: OfflineResult, output: Path | None, json_: bool) -> None:
             spread = (max(values) - min(values)) / each.value if each.value else 0.0
             scale, unit = (1.0, "") if metric.endswith("/s") else (1000.0, " ms")
             mean, low, high = (f"{scale * number:.2f}" for number in (each.value, each.low, each.high))
+            if len(values) == 1:
+                print(f"  {metric:<16} {mean}{unit}  (one round: no interval)")
+                continue
             print(f"  {metric:<16} {mean}{unit}  [{low}, {high}]  spread {spread:.1%} over {len(values)} rounds")
     print(f"peak memory {result.peak_memory / 2**20:.0f} MiB; intervals are 95 %, Student's t over the rounds")
     if output is not None:

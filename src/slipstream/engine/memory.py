@@ -143,10 +143,22 @@ def plan_memory(
         shortest = max_model_len if max_model_len_asked else min(max_model_len, MIN_DERIVED_MODEL_LEN)
         effective_len = fitting * spec.block_size
         if effective_len < shortest and num_blocks is not None:
-            raise _too_few_blocks(spec, num_blocks, shortest)
+            raise _too_few_blocks(spec, num_blocks, shortest, max_model_len_asked)
         if effective_len < shortest:
             needed = workspace + shortest * bytes_per_position
-            raise _insufficient(spec, block_bytes, budget, total, free, weights, needed, headroom, shortest, fitting)
+            raise _insufficient(
+                spec,
+                block_bytes,
+                budget,
+                total,
+                free,
+                weights,
+                needed,
+                headroom,
+                shortest,
+                max_model_len_asked,
+                fitting,
+            )
     workspace += effective_len * bytes_per_position
     used = fitting
     bound: Bound = "memory" if num_blocks is None else "asked"
@@ -208,11 +220,16 @@ def _too_many_blocks(block_bytes: int, asked: int, fitting: int) -> Insufficient
     )
 
 
-def _too_few_blocks(spec: KVSpec, asked: int, length: int) -> InsufficientMemoryError:
+def _least(length_asked: bool) -> str:
+    return "" if length_asked else ", the least context that an engine starts with by itself,"
+
+
+def _too_few_blocks(spec: KVSpec, asked: int, length: int, length_asked: bool) -> InsufficientMemoryError:
+    needed = spec.blocks_for(length)
     return InsufficientMemoryError(
-        f"{asked} KV blocks were asked for, but one sequence of {length} tokens needs {spec.blocks_for(length)}.",
+        f"{asked} KV blocks were asked for, but one sequence of {length} tokens{_least(length_asked)} needs {needed}.",
         where="num_blocks",
-        fix="Ask for more, or lower max_model_len.",
+        fix=f"Ask for {needed} or more, or {'lower' if length_asked else 'set a smaller'} max_model_len.",
     )
 
 
@@ -226,14 +243,17 @@ def _insufficient(
     workspace: int,
     headroom: float,
     length: int,
+    length_asked: bool,
     fitting: int,
 ) -> InsufficientMemoryError:
     needed = spec.blocks_for(length)
     of_free = "" if free is None else f", {gib(free)} of it free"
+    shorter = "Lower" if length_asked else "Set a smaller"
     return InsufficientMemoryError(
-        f"one sequence of {length} tokens needs {needed} KV blocks ({gib(needed * block_bytes)}), "
+        f"one sequence of {length} tokens{_least(length_asked)} needs {needed} KV blocks "
+        f"({gib(needed * block_bytes)}), "
         f"but {fitting} fit ({gib(fitting * block_bytes)}): {gib(budget)} usable of {gib(total)}{of_free}, "
         f"less {gib(weights)} weights, {gib(workspace)} workspace and {headroom:.1%} head-room.",
         where="KV cache",
-        fix="Lower max_model_len, raise memory_utilization, or use a smaller or more strongly quantised model.",
+        fix=f"{shorter} max_model_len, raise memory_utilization, or use a smaller or more strongly quantised model.",
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
 from pathlib import Path
 
-from slipstream.errors import ModelError, ModelFormatError, ModelNotFoundError
+from slipstream.errors import InsufficientMemoryError, ModelFormatError, ModelNotFoundError, SlipstreamError
 
 
-def os_refusal(path: Path, error: OSError) -> ModelError:
+def os_refusal(path: Path, error: OSError) -> SlipstreamError:
     """The error that says why the operating system would not give us `path`."""
     where = str(path)
     if isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -29,6 +30,12 @@ def os_refusal(path: Path, error: OSError) -> ModelError:
         return ModelNotFoundError(
             "cannot be read: permission denied.", where=where, fix="Give your user read permission on it."
         )
+    if error.errno == errno.ENOMEM:
+        return InsufficientMemoryError(
+            "does not fit into the memory that this process may use.",
+            where=where,
+            fix="Raise the limit on address space (`ulimit -v`), or use a smaller model.",
+        )
     return ModelNotFoundError(f"cannot be read: {error.strerror or error}.", where=where)
 
 
@@ -38,6 +45,7 @@ def map_file(path: Path) -> mmap.mmap:
     Raises:
         ModelNotFoundError: it is absent, a broken link, or may not be read.
         ModelFormatError: it is empty or not a regular file.
+        InsufficientMemoryError: the process may not map so much.
     """
     try:
         # A pipe would block the open for ever, so look before opening.
