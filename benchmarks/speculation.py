@@ -149,6 +149,21 @@ def code_edits(folder: Path = EDITS) -> list[str]:
     return prompts
 
 
+def chosen_kinds(
+    wanted: Sequence[str] | None, spec_bench_file: Path | None, human_eval_file: Path | None
+) -> dict[str, list[str]]:
+    """Prompts by kind: the bundled code edits and what is in the files. Exits naming a wanted kind that is missing."""
+    kinds = {"code-edit": code_edits()}
+    if human_eval_file is not None:
+        kinds["humaneval"] = human_eval(human_eval_file)
+    if spec_bench_file is not None:
+        kinds |= spec_bench(spec_bench_file)
+    unknown = [kind for kind in wanted or () if kind not in kinds]
+    if unknown:
+        raise SystemExit(f"--kinds: {', '.join(unknown)} is not among {', '.join(kinds)}.")
+    return {kind: kinds[kind] for kind in wanted} if wanted else kinds
+
+
 # ---- how it is measured ----
 
 
@@ -238,11 +253,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "speculation", help="folder for the JSON")
     args = parser.parse_args()
-    kinds = {"code-edit": code_edits()}
-    if args.human_eval is not None:
-        kinds["humaneval"] = human_eval(args.human_eval)
-    if args.spec_bench is not None:
-        kinds |= spec_bench(args.spec_bench)
+    kinds = chosen_kinds(args.kinds, args.spec_bench, args.human_eval)
     options = EngineOptions.from_flat(
         model=args.model,
         enable_prefix_caching=False,
@@ -257,8 +268,6 @@ def main() -> None:
     step_times = [str(each) for each in loaded.plan.decisions if each.field == "step_times"]
     rows: list[Row] = []
     for kind, texts in kinds.items():
-        if args.kinds and kind not in args.kinds:
-            continue
         prompts = tokenise(loaded, texts, loaded.plan.options.max_model_len - args.max_tokens)
         rows += measure_kind(loaded.core, kind, prompts, args)
     means = {

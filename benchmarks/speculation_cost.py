@@ -26,6 +26,7 @@ from slipstream.engine.drafts import DraftProposer
 from slipstream.engine.loading import load_engine
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.protocol import GenerationRequest
+from slipstream.engine.recent_answers import StoreStats
 from slipstream.engine.request import Request
 
 TOPICS = "rivers moons bread bridges bees glass chess rain ships paper salt owls maps violins clocks deserts"
@@ -49,6 +50,10 @@ class Timed:
     @property
     def warning(self) -> str:
         return self.inner.warning
+
+    @property
+    def store(self) -> StoreStats:
+        return self.inner.store
 
     def propose(self, requests: Sequence[Request]):  # type: ignore[no-untyped-def]
         started = perf_counter()

@@ -35,6 +35,7 @@ class Feature(StrEnum):
     MOE = "mixture of experts"
     KV_FLOAT16 = "float16 KV cache"
     SPECULATION = "speculative decoding"
+    ANSWER_STORE = "drafts from recent answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ FEATURES: tuple[FeatureInfo, ...] = (
         True,
         "speculative, draft_model, draft_head, num_speculative_tokens; speculative of a request",
     ),
+    FeatureInfo(Feature.ANSWER_STORE, True, "speculative_store_tokens, with speculative"),
 )
 
 _NOTES: dict[frozenset[Feature], str] = {
@@ -90,6 +92,9 @@ _NOTES: dict[frozenset[Feature], str] = {
         "a stop string can cut the text before the grammar is satisfied; a complete text ends before min_tokens"
     ),
     frozenset({Feature.GRAMMAR, Feature.SPECULATION}): "what the grammar leaves no choice about is drafted first",
+    frozenset({Feature.SPECULATION, Feature.ANSWER_STORE}): (
+        "answers serve where they match more than the request's own text; they need speculation"
+    ),
     frozenset({Feature.PREEMPTION, Feature.SPECULATION}): "drafts are dropped before a request is preempted",
     frozenset({Feature.TPOT_OBJECTIVE, Feature.SPECULATION}): (
         "drafted tokens come before prompt chunks, which get what the objective leaves"

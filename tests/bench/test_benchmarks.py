@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import overhead, peers, speculation, sustained
+from benchmarks import domain_shift, overhead, peers, speculation, sustained, tree_gain
 from benchmarks.peers import EngineSpec, Workload
 from scipy import stats as scipy_stats
 
@@ -280,3 +280,76 @@ def test_every_code_edit_is_one_change_of_one_file() -> None:
         assert change.endswith((".", "'"))
         assert "." in name
         assert len(content.splitlines()) > 10
+
+
+# ---- kinds of prompts ----
+
+
+def test_kinds_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_text(json.dumps({"category": "qa", "turns": ["Why?"]}) + "\n")
+    assert list(speculation.chosen_kinds(None, path, None)) == ["code-edit", "qa"]
+    assert speculation.chosen_kinds(["qa"], path, None) == {"qa": ["Why?"]}
+    with pytest.raises(SystemExit, match="--kinds: humaneval, maths is not among code-edit, qa"):
+        speculation.chosen_kinds(["qa", "humaneval", "maths"], path, None)
+
+
+# ---- trees ----
+
+A, B, X, Y = 1, 2, 8, 9
+
+
+def test_candidates_differ_in_their_first_token_longest_match_first() -> None:
+    text = tree_gain.Text([5, A, B, X, 3, A, B, Y, 4, A, B, X, 6, 5, A, B])
+    assert text.candidates(3) == [(3, [X, 3, A]), (2, [Y, 4, A])]
+    assert tree_gain.Text([A, B, A, B]).candidates(4) == [(2, [A, B, A, B])]  # a loop goes on as a loop
+    assert tree_gain.Text([A, B]).candidates(2) == tree_gain.Text([A]).candidates(2) == []
+
+
+def test_positions_know_how_far_each_candidate_is_right() -> None:
+    found = tree_gain.positions([A, B, X, 3, A, B, Y, 4, A], [B, X, 3, 7], 5)
+    assert [(each.evidence, each.right, each.left) for each in found] == [
+        ((2, 2), (0, 2), 3),
+        ((2, 0), (1,), 2),
+        ((3, 0), (0,), 1),
+    ]
+    assert tree_gain.count([found]) == tree_gain.Counts(3, 3, 1, 1, 1, 0, 0)
+    assert [found[0].kept(shape) for shape in ((0, 0), (3, 0), (1, 1), (1, 2), (1, 4))] == [1, 1, 2, 3, 3]
+
+
+def test_a_tree_wins_where_the_second_candidate_is_right() -> None:
+    both = [tree_gain.Position((2, 2), right, 9) for right in ((0, 2), (2, 0)) * 6]
+    answers = [both, both]
+    flat = tree_gain.compare("k", answers, lambda n: 1.0, 1, 4)
+    assert flat.tree > flat.chain > 1.0
+    assert flat.second_tokens > 0.0
+    alone = [[tree_gain.Position((2, 0), (2,), 9 - i) for i in range(9)]] * 2
+    row = tree_gain.compare("k", alone, lambda n: 1.0 + 0.1 * n, 1, 4)
+    assert (row.gain, row.hindsight, row.second_tokens) == (0.0, 0.0, 0.0)
+    assert row.chain == pytest.approx(3 / 1.2)
+    dear = tree_gain.compare("k", alone, lambda n: 1.0 + 2.0 * n, 1, 4)
+    assert (dear.chain, dear.tree) == (1.0, 1.0)
+
+
+def test_every_chain_is_a_tree() -> None:
+    assert tree_gain.shapes(2, tree=False) == [(0, 0), (1, 0), (2, 0)]
+    assert tree_gain.shapes(2, tree=True) == [(0, 0), (1, 0), (1, 1), (2, 0)]
+
+
+# ---- domains that change ----
+
+
+def test_the_best_fixed_setting_of_a_phase_is_chosen_afterwards() -> None:
+    groups = [
+        domain_shift.Group({"auto": 0.02, "0": 0.04, "2": 0.01}, same=True),
+        domain_shift.Group({"auto": 0.02, "0": 0.01, "2": 0.03}, same=False),
+    ]
+    phase = domain_shift.summarise(1, "edit", groups)
+    assert (phase.best, phase.groups, phase.different, phase.firm) == ("2", 2, 1, True)
+    assert phase.share == pytest.approx((0.5 * 1.5) ** 0.5)
+    assert phase.low < phase.share < phase.high
+    mean = domain_shift.overall([phase, phase])
+    assert mean is not None
+    assert mean.value == pytest.approx(phase.share)
+    assert "1 GROUPS DIFFER" in domain_shift.table([phase])
+    assert domain_shift.overall([]) is None

@@ -80,6 +80,7 @@ def test_defaults_with_plenty_of_memory() -> None:
         speculative_verification="gumbel",
         prompt_lookup_min=2,
         prompt_lookup_max=32,
+        speculative_store_tokens=0,
         seed=None,
         num_threads=4,
     )

@@ -25,6 +25,7 @@ def test_the_dictionary_of_vllm_means_the_same_settings() -> None:
     assert options(speculative_config={"num_speculative_tokens": 2}).speculative == "auto"
     assert options(speculative_config={"policy": "fixed"}).speculative_policy == "fixed"
     assert options(speculative_config={"verification": "rejection"}).speculative_verification == "rejection"
+    assert options(speculative_config={"store_tokens": 9}) == options(speculative="auto", speculative_store_tokens=9)
     assert options(speculative_config=None) == SpeculationOptions()
 
 
@@ -36,6 +37,10 @@ def test_the_dictionary_of_vllm_means_the_same_settings() -> None:
         ({"method": "ngram", "model": "small"}, "speculative: is ngram, which has no use for draft_model = 'small'"),
         ({"method": "draft_head"}, r"\[speculation\] speculative: is draft_head, but no folder is named"),
         ({"method": "eagle3"}, r"method: cannot be 'eagle3': such heads are not part of this build \(draft_head names"),
+        (
+            {"method": "suffix"},
+            "cannot be 'suffix': answers of other requests are drafted from by ngram with speculative",
+        ),
         ({"method": "wizard"}, "method: cannot be 'wizard': no such method is known"),
         (
             {"num_speculative_token": 4},
@@ -94,6 +99,13 @@ def test_a_head_is_named_by_its_folder() -> None:
 def test_a_head_and_what_does_not_go_with_it(settings: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         options(**settings)
+
+
+def test_answers_are_kept_for_ngrams_only() -> None:
+    for alone in ("draft_model", "draft_head"):
+        with pytest.raises(ConfigError, match="speculative_store_tokens: keeps answers for n-grams, but speculative is"):
+            options(speculative=alone, **{alone: "small"}, speculative_store_tokens=9)
+    assert options(speculative="small", speculative_store_tokens=9).speculative == "auto"
 
 
 def test_lookup_bounds_in_the_wrong_order() -> None:

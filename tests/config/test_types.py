@@ -60,6 +60,8 @@ BAD_VALUES: list[tuple[str, str, Any]] = [
     ("speculation", "speculative_verification", "dice"),
     ("speculation", "prompt_lookup_min", 0),
     ("speculation", "prompt_lookup_max", 0),
+    ("speculation", "speculative_store_tokens", -1),
+    ("speculation", "speculative_store_tokens", 2**31),
     ("engine", "seed", -1),
     ("engine", "seed", 2**64),
     ("engine", "seed", 1.5),

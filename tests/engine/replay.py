@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 
+from slipstream.engine.recent_answers import RecentAnswers
 from slipstream.engine.speculation import SpeculativeDrafts
 from slipstream.sampling.grammar.states import GrammarStates
 from slipstream.spec.controller import Controller, ControlOptions
@@ -50,11 +51,15 @@ class Replay:
         return [(t + 1) % self._vocabulary if self._rng.random() < self._wrong else t for t in right]
 
 
-def always(proposer: Proposer, num_tokens: int = 3) -> Callable[[GrammarStates], SpeculativeDrafts]:
+def always(
+    proposer: Proposer, num_tokens: int = 3, answers: RecentAnswers | None = None
+) -> Callable[[GrammarStates], SpeculativeDrafts]:
     """Every draft is verified as it is."""
     control = Controller(ControlOptions(policy="fixed", num_tokens=num_tokens), None)
-    return lambda grammars: SpeculativeDrafts(proposer, control, grammars)
+    return lambda grammars: SpeculativeDrafts(proposer, control, grammars, answers=answers)
 
 
-def ngrams(num_tokens: int = 3, min_match: int = 1) -> Callable[[GrammarStates], SpeculativeDrafts]:
-    return always(NgramProposer(NgramOptions(min_match=min_match)), num_tokens)
+def ngrams(
+    num_tokens: int = 3, min_match: int = 1, answers: RecentAnswers | None = None
+) -> Callable[[GrammarStates], SpeculativeDrafts]:
+    return always(NgramProposer(NgramOptions(min_match=min_match)), num_tokens, answers)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from slipstream import LLM, SamplingParams
 from slipstream.config.types import EngineOptions
 from slipstream.engine.draft_loading import LEAST, fit_width, require_same_tokens
 from slipstream.engine.loading import inspect_model
+from slipstream.engine.warm_up import warm_up
 from slipstream.errors import ConfigError, InsufficientMemoryError, ModelNotFoundError
 from slipstream.text.from_folder import tokenizer_from_folder
 
@@ -63,6 +65,27 @@ def test_with_ngrams_under_each_policy(tiny_folder: Path, draft_folder: Path, tm
     if mode == "cost":
         assert decisions["draft_step_times"].effective == "measured earlier"
         assert len(list((tmp_path / "profiles").iterdir())) == 2
+
+
+def test_a_restart_takes_the_step_times_of_both_models_from_disk(tiny_folder: Path, tmp_path: Path) -> None:
+    draft = write_tiny_folder(tmp_path / "draft", seed=1, num_hidden_layers=1)
+    found, texts, files = [], [], []
+    for start in range(3):
+        if start == 2:
+            os.utime(draft / "model.safetensors", ns=(0, 0))  # another file, for all that is known
+        with open_llm(tiny_folder, tmp_path / "cache", speculative=str(draft)) as llm:
+            warm_up(llm._core)  # type: ignore[attr-defined]
+            texts.append(answers(llm))
+            found.append({each.field: each for each in llm.decisions})
+        files.append({path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "profiles").iterdir()})
+    assert files[0] == files[1]
+    assert [len(each) for each in files] == [2, 2, 3]
+    assert texts[0] == texts[1] == texts[2]
+    sources = [(each["step_times"].effective, each["draft_step_times"].effective) for each in found]
+    assert sources == [("measured",) * 2, ("measured earlier",) * 2, ("measured earlier", "measured")]
+    for field in ("step_times", "draft_step_times"):
+        assert found[0][field].why == found[1][field].why
+    assert found[0]["draft_break_even"] == found[1]["draft_break_even"]
 
 
 def test_its_memory_is_planned(tiny_folder: Path, draft_folder: Path, tmp_path: Path) -> None:

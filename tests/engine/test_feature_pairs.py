@@ -22,9 +22,12 @@ from slipstream import LLM, SamplingParams
 from slipstream.engine import loading
 from slipstream.engine.outputs import RequestOutput
 from slipstream.engine.queue import PriorityOrder
+from slipstream.engine.recent_answers import RecentAnswers
 from slipstream.errors import FeatureConflictError
 from slipstream.features import FEATURES, Feature, Pair, pairs, require_working
 from slipstream.sampling.grammar.spec import GrammarSpec
+from slipstream.spec.answers import AnswerStore
+from slipstream.spec.ngram import NgramProposer
 
 SEMANTIC = frozenset(info.feature for info in FEATURES if not info.transparent)
 NUM_REQUESTS, MAX_TOKENS, LIMIT = 4, 10, 3
@@ -122,8 +125,9 @@ def run(on: Features, *, wrong: float = 0.3) -> Run:
         settings["num_blocks"] = 9 if Feature.SPECULATION in on else 12  # drafts end requests before blocks run out
     if Feature.PRIORITY in on:
         settings |= {"policy": PriorityOrder(), "max_num_seqs": 3}
-    if Feature.SPECULATION in on:
-        settings["drafts"] = always(Replay(answers(on & SEMANTIC), wrong=wrong))
+    if on & {Feature.SPECULATION, Feature.ANSWER_STORE}:
+        proposer = Replay(answers(on & SEMANTIC), wrong=wrong) if Feature.SPECULATION in on else NgramProposer()
+        settings["drafts"] = always(proposer, answers=filled(on) if Feature.ANSWER_STORE in on else None)
     if Feature.TPOT_OBJECTIVE in on:
         settings |= {"tpot_objective": 1e-3, "min_prefill_chunk": LIMIT, "cost_model": KnownCost(token=1.0)}
     core = engine(on, **settings)
@@ -141,6 +145,15 @@ def run(on: Features, *, wrong: float = 0.3) -> Run:
     if Feature.PREFIX_CACHING in on:
         [result.again] = core.answer([(prompts()[-1], SamplingParams(temperature=0.0, max_tokens=1))])
     return result
+
+
+def filled(on: Features) -> RecentAnswers:
+    """A store with all answers but for every fourth token of theirs."""
+    store = AnswerStore(10_000)
+    for answer in answers(on & SEMANTIC).values():
+        prompt = len(answer) - MAX_TOKENS
+        store.add((None, None), [98 if i > prompt and i % 4 == 0 else token for i, token in enumerate(answer)])
+    return RecentAnswers(store)
 
 
 def cached(output: RequestOutput | None) -> int:
@@ -235,6 +248,12 @@ def drafted(run: Run) -> bool:
     return 0 < stats.num_accepted_tokens < stats.num_draft_tokens
 
 
+def from_answers(run: Run) -> bool:
+    """Drafts of the store were right."""
+    stats = run.engine.core.stats()
+    return 0 < stats.num_store_accepted_tokens <= stats.num_store_draft_tokens <= stats.num_draft_tokens
+
+
 IN_EFFECT: dict[Feature, Callable[[Run], bool]] = {
     Feature.CONTINUOUS_BATCHING: in_batches,
     Feature.CHUNKED_PREFILL: in_chunks,
@@ -248,6 +267,7 @@ IN_EFFECT: dict[Feature, Callable[[Run], bool]] = {
     Feature.STOP: stopped,
     Feature.GRAMMAR: by_the_grammar,
     Feature.SPECULATION: drafted,
+    Feature.ANSWER_STORE: from_answers,
 }
 
 
@@ -375,6 +395,7 @@ def test_active_features_follow_settings_and_model(tiny_folder: Path) -> None:
         plan = llm.plan
     assert loading.active_features(plan.options, plan.config) == set()
     everything = {"kv_dtype": "float16", "policy": "priority", "tpot_objective": 0.5, "speculative": "ngram"}
+    everything["speculative_store_tokens"] = 100
     with LLM(str(tiny_folder), num_threads=1, num_blocks=32, backend="reference", **everything) as llm:
         config = tiny_model("MixtralForCausalLM", window=True, soft_cap=True).config
         active = loading.active_features(llm.plan.options, config)

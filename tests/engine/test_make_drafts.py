@@ -12,6 +12,7 @@ from slipstream.engine.make_drafts import _summary, _useless, _useless_model, br
 from slipstream.engine.protocol import GenerationRequest
 from slipstream.engine.row_drafter import DraftPool
 from slipstream.errors import ConfigError
+from slipstream.spec.answers import BYTES_PER_TOKEN as STORE_BYTES_PER_TOKEN
 from slipstream.spec.step_times import StepTimes
 from slipstream.spec.suffix import BYTES_PER_TOKEN
 
@@ -120,6 +121,30 @@ def test_a_draft_model_that_can_never_pay_is_warned_of() -> None:
 def test_automata_are_part_of_the_memory_plan(tiny_folder: Path, tmp_path: Path, mode: str, counted: int) -> None:
     with open_llm(tiny_folder, tmp_path, speculative=mode) as llm:
         assert llm.plan.memory.bytes_per_token == counted
+
+
+@pytest.mark.parametrize("mode", ["off", "ngram"])
+def test_a_store_of_answers_is_planned_and_shown(tiny_folder: Path, tmp_path: Path, mode: str) -> None:
+    config = {"method": mode, "policy": "fixed", "store_tokens": 1000}
+    with open_llm(tiny_folder, tmp_path, speculative_config=config) as llm:
+        [decision] = [each for each in llm.decisions if each.field == "speculative_store_tokens"]
+        memory, warnings = llm.plan.memory, llm.plan.warnings
+        first, again = (llm.generate(["one two"], PARAMS)[0].outputs[0].token_ids for _ in range(2))
+        assert first == again
+        held, accepted = llm.stats().num_store_tokens, llm.stats().num_store_accepted_tokens
+    assert (decision.asked, decision.effective) == (1000, 1000)
+    if mode == "off":
+        assert warnings == (
+            "speculative_policy, speculative_store_tokens: without effect, because speculation is off "
+            "(speculative = off).",
+        )
+        assert (memory.store_bytes, held, accepted) == (0, 0, 0)
+    else:
+        assert memory.store_bytes == 1000 * STORE_BYTES_PER_TOKEN
+        assert decision.why == "as set; at most 0.00 GiB of memory, planned for"
+        assert "recent answers = 0.00 GiB of the workspace" in memory.formula()
+        assert held > 24
+        assert accepted > 0
 
 
 @pytest.mark.parametrize(("seed", "judges"), [(None, True), (5, False)])

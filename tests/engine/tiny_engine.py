@@ -169,8 +169,20 @@ class TinyEngine:
         params: SamplingParams,
         priority: int = 0,
         speculative: RequestSpeculation | None = None,
+        tenant: str | None = None,
+        cache_salt: str | None = None,
     ) -> None:
-        self.core.add(GenerationRequest(name, tuple(prompt), params, priority=priority, speculative=speculative))
+        self.core.add(
+            GenerationRequest(
+                name,
+                tuple(prompt),
+                params,
+                priority=priority,
+                cache_salt=cache_salt,
+                tenant=tenant,
+                speculative=speculative,
+            )
+        )
         self.outputs[name] = RequestOutput.empty(name, None, tuple(prompt), params.n)
 
     def step(self) -> None:

@@ -35,6 +35,9 @@ STATS = EngineStats(
     num_draft_tokens=20,
     num_accepted_tokens=9,
     accepted_per_position=(6, 3, 0),
+    num_store_tokens=500,
+    num_store_draft_tokens=8,
+    num_store_accepted_tokens=5,
 )
 
 
@@ -81,6 +84,9 @@ def test_engine_statistics_come_under_vllms_names() -> None:
         "num_queued_tokens": 300,
         "engine_warm_up_seconds": 0.5,
         "max_num_seqs": 16,
+        "speculation_store_tokens": 500,
+        "speculation_store_draft_tokens_total": 8,
+        "speculation_store_accepted_tokens_total": 5,
     }.items():
         assert found[f"slipstream:{name}"] == value
         assert f"vllm:{name}" not in found

@@ -33,6 +33,7 @@ _SETTING_UNITS = {
     "num_speculative_tokens": "tokens",
     "prompt_lookup_min": "tokens",
     "prompt_lookup_max": "tokens",
+    "speculative_store_tokens": "tokens",
     "num_threads": "threads",
 }
 

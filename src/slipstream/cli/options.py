@@ -51,6 +51,7 @@ _ENGINE = (
     ),
     _Option("draft_head", str, "Folder of a draft head that was trained for the model.", "FOLDER"),
     _Option("num_speculative_tokens", int, "Tokens of the longest draft."),
+    _Option("speculative_store_tokens", int, "Tokens of recent answers to draft from, too; 0: none."),
     _Option("num_threads", int, "Processor threads."),
 )
 

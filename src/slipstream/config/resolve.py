@@ -77,6 +77,7 @@ class EffectiveOptions:
     speculative_verification: Verification
     prompt_lookup_min: int
     prompt_lookup_max: int
+    speculative_store_tokens: int
     seed: int | None
     num_threads: int
 

@@ -21,9 +21,10 @@ _NOT_BUILT = {
     "medusa": "such heads are not part of this build",
     "mtp": "such heads are not part of this build",
     "mlp_speculator": "such heads are not part of this build",
-    "suffix": "drafts from other requests' answers are not part of this build",
+    "suffix": "answers of other requests are drafted from by ngram with speculative_store_tokens",
 }
 _CHOICE = "Choose off, auto, ngram, draft_head or a smaller model."
+_MOST = 1 << 30
 _CONFIG_NAMES = {  # of vLLM's speculative_config
     "method": "speculative",
     "mode": "speculative",
@@ -31,6 +32,7 @@ _CONFIG_NAMES = {  # of vLLM's speculative_config
     "num_speculative_tokens": "num_speculative_tokens",
     "prompt_lookup_min": "prompt_lookup_min",
     "prompt_lookup_max": "prompt_lookup_max",
+    "store_tokens": "speculative_store_tokens",
     "policy": "speculative_policy",
     "verification": "speculative_verification",
 }
@@ -48,6 +50,9 @@ class SpeculationOptions:
 
     Verification: "gumbel" compares drafts with the tokens that would come without; "rejection" judges those of a draft
     model by rejection sampling where a request has no seed and a temperature, which accepts more of them.
+
+    `speculative_store_tokens`: so many tokens of answers that ended lately are kept to draft from, for requests of the
+    same tenant and cache salt.
     """
 
     speculative: SpeculationMode = "off"
@@ -58,6 +63,7 @@ class SpeculationOptions:
     speculative_verification: Verification = "gumbel"
     prompt_lookup_min: int = 2  # tokens that must have occurred before
     prompt_lookup_max: int = 32  # a longer match is no better evidence
+    speculative_store_tokens: int = 0  # 0: nothing is kept
 
     def __post_init__(self) -> None:
         self._take_model()
@@ -65,6 +71,13 @@ class SpeculationOptions:
         check_range(self, "speculation", "num_speculative_tokens", "from 1 to 64", lambda x: 1 <= x <= 64)
         for name in ("prompt_lookup_min", "prompt_lookup_max"):
             check_range(self, "speculation", name, "at least 1", lambda x: x >= 1)
+        check_range(self, "speculation", "speculative_store_tokens", f"from 0 to {_MOST}", lambda x: 0 <= x <= _MOST)
+        if self.speculative_store_tokens and self.speculative in ("draft_model", "draft_head"):
+            raise ConfigError(
+                f"keeps answers for n-grams, but speculative is {self.speculative}, which drafts with that alone.",
+                where="[speculation] speculative_store_tokens",
+                fix="Choose auto (n-grams, and what is named beside them), or leave it out.",
+            )
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ConfigError(
                 f"is {self.prompt_lookup_min}, but prompt_lookup_max is {self.prompt_lookup_max}.",

@@ -213,7 +213,7 @@ class EngineCore:
         return deltas
 
     def stats(self) -> EngineStats:
-        scheduler, totals = self._scheduler.stats(), self._totals
+        scheduler, totals, store = self._scheduler.stats(), self._totals, self._scheduler.proposer.store
         return EngineStats(
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
@@ -240,6 +240,9 @@ class EngineCore:
             accepted_per_position=tuple(totals.accepted),
             time_saved=totals.time_saved,
             speculation_warning=self._scheduler.proposer.warning,
+            num_store_tokens=store.num_tokens,
+            num_store_draft_tokens=store.num_draft_tokens,
+            num_store_accepted_tokens=store.num_accepted_tokens,
         )
 
     def begin(self, *, warm_up_time: float) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from slipstream.engine.plan import StepPlan
+from slipstream.engine.recent_answers import NO_STORE, StoreStats
 from slipstream.engine.request import Request
 from slipstream.spec.proposer import NOTHING, Draft
 
@@ -26,6 +27,11 @@ class DraftProposer(Protocol):
         """Why drafting is of no use, once that is known; else empty."""
         ...
 
+    @property
+    def store(self) -> StoreStats:
+        """Of the answers that are drafted from; zeros if there are none."""
+        ...
+
     def propose(self, requests: Sequence[Request]) -> Sequence[Draft]:
         """Tokens that may follow each request's known ones; an empty draft is always allowed. `probs` are for requests
         that are `judged` only."""
@@ -44,6 +50,7 @@ class NoDrafts:
     max_tokens = 0
     names: tuple[str, ...] = ()
     warning = ""
+    store = NO_STORE
 
     def propose(self, requests: Sequence[Request]) -> Sequence[Draft]:
         return [NOTHING] * len(requests)

@@ -25,7 +25,7 @@ from slipstream.engine.grants import MAX_PROMPT_LOGITS
 from slipstream.engine.head_loading import MOST_STATES, LoadedHead, PlannedHead, load_head, read_head
 from slipstream.engine.head_states import HeadStates
 from slipstream.engine.make_drafts import Drafting, make_drafts
-from slipstream.engine.memory import MemoryPlan, plan_memory
+from slipstream.engine.memory import MemoryPlan, gib, plan_memory
 from slipstream.engine.model_tokenizer import tokenizer_of
 from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
 from slipstream.engine.recorder import TimelineRecorder
@@ -45,6 +45,7 @@ from slipstream.models.draft_head import reduced_output
 from slipstream.models.registry import find_family, read_config
 from slipstream.sampling.grammar.compiler import GrammarCompiler
 from slipstream.sampling.grammar.states import GrammarStates
+from slipstream.spec.answers import BYTES_PER_TOKEN as STORE_BYTES_PER_TOKEN
 from slipstream.spec.suffix import BYTES_PER_TOKEN
 from slipstream.text.tokenizer import Tokenizer
 from slipstream.weights.checkpoint import Checkpoint
@@ -258,6 +259,7 @@ def _plan(
         bytes_per_position=rope_bytes(config) + (0 if beside is None else beside.bytes_per_position),
         draft_spec=None if beside is None else beside.spec(effective),
         bytes_per_token=BYTES_PER_TOKEN if "ngram" in effective.speculative else 0,
+        store_bytes=_stored(effective) * STORE_BYTES_PER_TOKEN,
     )
     effective, decisions = _with_memory(resolved, memory)
     require_working(active_features(effective, config))
@@ -280,8 +282,14 @@ def active_features(options: EffectiveOptions, config: ModelConfig) -> frozenset
         Feature.MOE: config.moe is not None,
         Feature.KV_FLOAT16: options.kv_dtype == "float16",
         Feature.SPECULATION: options.speculative != "off",
+        Feature.ANSWER_STORE: _stored(options) > 0,
     }
     return frozenset(feature for feature, on in switches.items() if on)
+
+
+def _stored(options: EffectiveOptions) -> int:
+    """Tokens of recent answers that are kept."""
+    return 0 if options.speculative == "off" else options.speculative_store_tokens
 
 
 def _workspace(config: ModelConfig, options: EffectiveOptions) -> int:
@@ -297,6 +305,8 @@ def _with_memory(resolved: Resolved, memory: MemoryPlan) -> tuple[EffectiveOptio
     """The settings that the memory plan decides, put in force."""
     effective = replace(resolved.effective, num_blocks=memory.num_blocks, max_model_len=memory.max_model_len)
     why = {"num_blocks": memory.num_blocks_why, "max_model_len": memory.max_model_len_why}
+    if memory.store_bytes:
+        why["speculative_store_tokens"] = f"as set; at most {gib(memory.store_bytes)} of memory, planned for"
     decisions = tuple(
         replace(each, effective=getattr(effective, each.field), why=why.get(each.field) or each.why)
         for each in resolved.decisions

@@ -12,6 +12,7 @@ from slipstream.config.speculation import SpeculationOptions
 from slipstream.engine.draft_loading import LoadedDraft
 from slipstream.engine.drafts import DraftProposer, NoDrafts
 from slipstream.engine.head_loading import LoadedHead
+from slipstream.engine.recent_answers import RecentAnswers
 from slipstream.engine.runner import Runner
 from slipstream.engine.speculation import (
     FORCED,
@@ -23,6 +24,7 @@ from slipstream.engine.speculation import (
 )
 from slipstream.engine.step_profile import ProfileSize, StepSeconds, load_or_measure, measure_steps
 from slipstream.sampling.grammar.states import GrammarStates
+from slipstream.spec.answers import SHORTEST, AnswerStore
 from slipstream.spec.controller import Controller, ControlOptions
 from slipstream.spec.ngram import NgramOptions, NgramProposer
 from slipstream.spec.step_tables import DraftCost
@@ -93,7 +95,11 @@ def make_drafts(
     if options.speculative not in ("draft_model", "draft_head"):
         proposer = NgramProposer(NgramOptions(options.prompt_lookup_min, options.prompt_lookup_max))
     controller = Controller(control, times, {FORCED: FORCED_CHANCE, MODEL: MODEL_CHANCE})
-    return Drafting(SpeculativeDrafts(proposer, controller, grammars, model), decisions, warnings, steps)
+    answers = None
+    if options.speculative_store_tokens:
+        shortest = max(SHORTEST, options.prompt_lookup_min)
+        answers = RecentAnswers(AnswerStore(options.speculative_store_tokens, shortest, options.prompt_lookup_max))
+    return Drafting(SpeculativeDrafts(proposer, controller, grammars, model, answers), decisions, warnings, steps)
 
 
 def _facts(
@@ -183,6 +189,7 @@ def _without_effect(options: EffectiveOptions) -> tuple[str, ...]:
             "speculative_verification",
             "prompt_lookup_min",
             "prompt_lookup_max",
+            "speculative_store_tokens",
         )
         if getattr(options, name) != getattr(default, name)
     ]

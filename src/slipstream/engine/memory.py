@@ -32,6 +32,7 @@ class MemoryPlan:
     bound: Bound  # what decides num_blocks
     draft_spec: KVSpec | None = None  # of the draft model's pool, which has as many blocks; None: there is none
     bytes_per_token: int = 0  # of host memory that a token takes besides its KV: what is looked up for drafts
+    store_bytes: int = 0  # of the workspace: recent answers to draft from
     warnings: tuple[str, ...] = ()
 
     @property
@@ -78,6 +79,7 @@ class MemoryPlan:
                 f"KV per token{_per_token(s)}",
                 *draft,
                 *((f"n-grams per token = {self.bytes_per_token} bytes",) if self.bytes_per_token else ()),
+                *((f"recent answers = {gib(self.store_bytes)} of the workspace",) if self.store_bytes else ()),
                 f"KV budget = ({budget} - {gib(self.weights)} weights - {gib(self.workspace)} workspace)"
                 f" x {1 - self.headroom:.3f} (head-room)",
                 f"KV cache = {self.num_blocks} blocks x {s.block_size} tokens = {self.num_tokens} tokens"
@@ -105,6 +107,7 @@ def plan_memory(
     bytes_per_position: int = 0,
     draft_spec: KVSpec | None = None,
     bytes_per_token: int = 0,
+    store_bytes: int = 0,
 ) -> MemoryPlan:
     """Divide memory. Pure: sizes in bytes go in, a plan comes out.
 
@@ -126,6 +129,7 @@ def plan_memory(
     budget = int(total * memory_utilization)
     if free is not None:
         budget = min(budget, free)
+    workspace += store_bytes
     left = budget - weights - workspace
     positions = max_model_len * bytes_per_position
     block_bytes = _bytes_per_block(spec, draft_spec) + bytes_per_token * spec.block_size
@@ -183,6 +187,7 @@ def plan_memory(
         bound=bound,
         draft_spec=draft_spec,
         bytes_per_token=bytes_per_token,
+        store_bytes=store_bytes,
         warnings=_warnings(used * block_bytes, total),
     )
 

@@ -93,6 +93,9 @@ class EngineStats:
     accepted_per_position: tuple[int, ...] = ()  # of the drafts' first tokens, second tokens, ...
     time_saved: float = 0.0  # seconds, by drafts, of all requests together, estimated; below 0: lost
     speculation_warning: str = ""  # why speculation is of no use, once that is known
+    num_store_tokens: int = 0  # of recent answers, held now to draft from
+    num_store_draft_tokens: int = 0  # drafted tokens from there that were verified
+    num_store_accepted_tokens: int = 0  # those of them that became output
 
     @property
     def kv_usage(self) -> float:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from slipstream.engine.plan import StepPlan
+from slipstream.engine.recent_answers import NO_STORE, RecentAnswers, StoreStats
 from slipstream.engine.request import Request
 from slipstream.engine.savings import Savings
 from slipstream.errors import RequestError
 from slipstream.sampling.grammar.states import GrammarStates
+from slipstream.spec.answers import is_shared
 from slipstream.spec.controller import Controller
 from slipstream.spec.proposer import NOTHING, Draft, Proposer
 
@@ -36,6 +38,7 @@ class _Sequence:
     saved: float = 0.0  # seconds
     idle: int = 0  # looks less what right tokens made up for
     rest: int = 0  # steps to be passed over
+    shared: bool = False  # its last draft came from a recent answer
 
 
 class SteppingDrafter(Protocol):
@@ -68,10 +71,11 @@ class SteppingDrafter(Protocol):
 class SpeculativeDrafts:
     """Implements `DraftProposer`.
 
-    All that is kept of a request is its own and goes with it; only the acceptance of drafts and the times of
-    steps are learned across requests, and they decide about lengths, never about tokens. `grammars`: those of the
-    sampler; None: what a grammar forces is not drafted. proposer: a lookup, asked first; model: a smaller model or a
-    head, asked for the requests for which that finds nothing. Either may be missing.
+    All that is kept of a request is its own and goes with it, but for its answer where `answers` keeps it; the
+    acceptance of drafts and the times of steps are learned across requests, and they decide about lengths, never about
+    tokens. `grammars`: those of the sampler; None: what a grammar forces is not drafted. proposer: a lookup, asked
+    first, and with it `answers`; model: a smaller model or a head, asked for the requests for which they find nothing.
+    Any may be missing, but there are no answers without a proposer.
     """
 
     def __init__(
@@ -80,8 +84,10 @@ class SpeculativeDrafts:
         controller: Controller,
         grammars: GrammarStates | None = None,
         model: SteppingDrafter | None = None,
+        answers: RecentAnswers | None = None,
     ) -> None:
         self._proposer = proposer
+        self._answers = answers
         self._model = model
         self._controller = controller
         self._grammars = grammars
@@ -95,6 +101,10 @@ class SpeculativeDrafts:
     @property
     def warning(self) -> str:
         return self._savings.warning
+
+    @property
+    def store(self) -> StoreStats:
+        return NO_STORE if self._answers is None else self._answers.stats
 
     @property
     def max_tokens(self) -> int:
@@ -121,6 +131,8 @@ class SpeculativeDrafts:
                 draft = draft.cut(length)
                 judged = draft.probs is None or request.judged
                 result[index] = draft if judged else replace(draft, probs=None)
+                if self._answers is not None:
+                    self._sequences[request.id].shared = is_shared(draft.evidence)
         dear = self._controller.could_pay(len(requests), context) == 0
         self._savings.asked(asked, len(drafts), len(drafts) if dear else 0)
         return result
@@ -157,6 +169,8 @@ class SpeculativeDrafts:
             request.stats.time_saved = sequence.saved
         if self._proposer is not None:
             self._proposer.close(request.id)
+        if self._answers is not None:
+            self._answers.keep(request)
         self._controller.forget(request.id)
 
     def _charge(self, plan: StepPlan, rows: int, drafted: int, context: int) -> None:
@@ -179,6 +193,8 @@ class SpeculativeDrafts:
         if verified:
             sequence.drafted, sequence.accepted = stats.draft_tokens, stats.accepted_tokens
             self._savings.verified(verified, accepted)
+            if sequence.shared and self._answers is not None:
+                self._answers.verified(verified, accepted)
             if self._plain is not None:
                 sequence.saved += accepted * self._plain
                 self._savings.saved += accepted * self._plain
@@ -218,6 +234,9 @@ class SpeculativeDrafts:
         """Adds what is found to `drafts`; the rest of `wanted`."""
         asked = [(index, limit) for index, limit in wanted if requests[index].drafter in (None, "ngram")]
         found = proposer.propose([(requests[index].id, limit) for index, limit in asked])
+        if self._answers is not None:
+            better = self._answers.better
+            found = [better(requests[i], limit, own) for (i, limit), own in zip(asked, found, strict=True)]
         served = {index for (index, _), draft in zip(asked, found, strict=True) if draft.tokens}
         drafts += [(index, draft) for (index, _), draft in zip(asked, found, strict=True) if draft.tokens]
         return [each for each in wanted if each[0] not in served] if served else wanted

@@ -78,6 +78,12 @@ class EngineNumbers(Protocol):
     def time_saved(self) -> float: ...
     @property
     def speculation_warning(self) -> str: ...
+    @property
+    def num_store_tokens(self) -> int: ...
+    @property
+    def num_store_draft_tokens(self) -> int: ...
+    @property
+    def num_store_accepted_tokens(self) -> int: ...
 
 
 class CompletionNumbers(Protocol):
@@ -217,6 +223,16 @@ class ServingMetrics(Collector):
             ("engine_steps", "Steps of the engine.", float(stats.num_steps)),
             ("engine_step_seconds", "Time in steps.", stats.step_time),
             ("engine_forward_seconds", "Time in steps inside the model.", stats.forward_time),
+            (
+                "speculation_store_draft_tokens",
+                "Drafted tokens from recent answers verified.",
+                float(stats.num_store_draft_tokens),
+            ),
+            (
+                "speculation_store_accepted_tokens",
+                "Drafted tokens from recent answers that became output.",
+                float(stats.num_store_accepted_tokens),
+            ),
         ):
             yield Reading(name, text, seconds, counter=True, prefixes=OWN)
         for name, text, now in (
@@ -229,6 +245,7 @@ class ServingMetrics(Collector):
                 "1 once drafts have proved to save no time.",
                 float(bool(stats.speculation_warning)),
             ),
+            ("speculation_store_tokens", "Tokens of recent answers held to draft from.", float(stats.num_store_tokens)),
             ("engine_warm_up_seconds", "What warming up took before the engine was ready.", stats.warm_up_time),
         ):
             yield Reading(name, text, now, prefixes=OWN)

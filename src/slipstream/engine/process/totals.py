@@ -25,8 +25,18 @@ _TOTALS = (
     "num_accepted_tokens",
     "accepted_per_position",
     "time_saved",
+    "num_store_draft_tokens",
+    "num_store_accepted_tokens",
 )
-_GAUGES = ("num_running", "num_waiting", "num_queued_tokens", "kv_blocks_used", "kv_blocks_cached", "max_num_seqs")
+_GAUGES = (
+    "num_running",
+    "num_waiting",
+    "num_queued_tokens",
+    "kv_blocks_used",
+    "kv_blocks_cached",
+    "max_num_seqs",
+    "num_store_tokens",
+)
 
 
 def add_totals(before: EngineStats, now: EngineStats) -> EngineStats:
