@@ -117,6 +117,7 @@ def plan_memory(
     bytes_per_position: of tables with a row for each position of the context; they count as workspace.
     draft_spec: of a draft model's KV pool with as many blocks; its weights and workspace are part of the others.
     bytes_per_token: that each token in the pool takes besides, in memory that is not allocated beforehand.
+    store_bytes: of recent answers, which fill up while the engine runs; they count as workspace.
     num_blocks: the blocks asked for; None: as many as fit and can be used, but with a memory_utilization that nobody
     asked for no more than half of the total.
 
