@@ -12,7 +12,8 @@ which share the step's tokens: n + m is at most `--num-tokens`, and m may be 0, 
 of evidence (the lengths of both matches, in powers of two) that shape is chosen which maximises tokens per second at
 the machine's measured step times, and then the answers are walked through with it. A tree's step is taken to cost as
 much as a chain's with as many tokens: its mask and the KV that moves afterwards are free, which flatters trees. Shapes
-are chosen on one half of the answers and judged on the other, and the reverse; `hindsight` chooses and judges on all.
+are chosen on one half of the answers and judged on the other, and the reverse; `hindsight` chooses and judges on all,
+and looks for better trees from the best chains on, so that it is never below 0.
 In a batch all rows are taken to draft alike.
 
 Step times are those that an engine measures when it starts, or with `--steps` those of a file that one has kept
@@ -179,6 +180,24 @@ def choose(
     return best
 
 
+def climb(
+    answers: Sequence[Sequence[Position]],
+    seconds: Seconds,
+    options: Sequence[Shape],
+    start: Mapping[Evidence, Shape],
+) -> dict[Evidence, Shape]:
+    """From a choice to one at least as quick: for one kind of evidence after the other, the commonest first, the
+    shape with which the walk is quickest."""
+    kinds = Counter(position.evidence for each in answers for position in each if position.right)
+    best, rate = dict(start), _rate(answers, seconds, start)
+    for kind, _ in kinds.most_common():
+        for shape in options:
+            now = _rate(answers, seconds, best | {kind: shape})
+            if now > rate:
+                best, rate = best | {kind: shape}, now
+    return best
+
+
 @dataclass(frozen=True)
 class Walk:
     tokens: int
@@ -221,21 +240,22 @@ def compare(kind: str, answers: Sequence[Sequence[Position]], seconds: Seconds, 
     """At least two answers, none of them empty."""
     plain = walk(answers, seconds, {}).rate
     halves = (answers[::2], answers[1::2])
-    found = {}
-    for name, tree in (("chain", False), ("tree", True)):
-        options = shapes(longest, tree)
+    found = []
+    for options in (shapes(longest, tree=False), shapes(longest, tree=True)):
         learned = [choose(half, seconds, options) for half in halves]
-        judged = walk(halves[1], seconds, learned[0]) + walk(halves[0], seconds, learned[1])
-        found[name] = judged, _rate(answers, seconds, choose(answers, seconds, options))
-    (chain, chain_best), (tree_walk, tree_best) = found["chain"], found["tree"]
+        found.append(walk(halves[1], seconds, learned[0]) + walk(halves[0], seconds, learned[1]))
+    chain, tree = found
+    chains = shapes(longest, tree=False)
+    best_chain = climb(answers, seconds, chains, choose(answers, seconds, chains))
+    best_tree = climb(answers, seconds, shapes(longest, tree=True), best_chain)
     return Row(
         kind,
         batch,
         chain.rate / plain,
-        tree_walk.rate / plain,
-        tree_walk.rate / chain.rate - 1,
-        tree_best / chain_best - 1,
-        tree_walk.second / max(1, tree_walk.drafted),
+        tree.rate / plain,
+        tree.rate / chain.rate - 1,
+        _rate(answers, seconds, best_tree) / _rate(answers, seconds, best_chain) - 1,
+        tree.second / max(1, tree.drafted),
     )
 
 
