@@ -103,7 +103,7 @@ def test_a_head_and_what_does_not_go_with_it(settings: dict[str, str], message: 
 
 def test_answers_are_kept_for_ngrams_only() -> None:
     for alone in ("draft_model", "draft_head"):
-        with pytest.raises(ConfigError, match="speculative_store_tokens: keeps answers for n-grams, but speculative is"):
+        with pytest.raises(ConfigError, match="speculative_store_tokens: keeps answers for n-grams, but"):
             options(speculative=alone, **{alone: "small"}, speculative_store_tokens=9)
     assert options(speculative="small", speculative_store_tokens=9).speculative == "auto"
 
