@@ -40,6 +40,14 @@ def server() -> Iterator[FakeServer]:
 
 
 @pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell's background jobs begin with SIGINT ignored, and what they start inherits that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]):
     def call(*arguments: object) -> tuple[int, str, str]:
         code = main(["bench", *map(str, arguments)])
@@ -80,7 +88,7 @@ def test_a_sweep_writes_a_table_json_and_a_page_that_can_be_compared(run, server
 
 
 def test_ctrl_c_keeps_the_finished_levels(
-    run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run, interruptible: None, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, result, page = tmp_path / "key", tmp_path / "a.json", tmp_path / "a.html"
     key.write_text("secret\n")

@@ -70,7 +70,7 @@ async def test_the_wish_reaches_the_engine(path: str, field: object, wish: Reque
 @pytest.mark.parametrize(
     ("field", "param"),
     [
-        ({"mode": "draft_head"}, "speculative.mode"),
+        ({"mode": "eagle"}, "speculative.mode"),
         ({"num_tokens": -1}, "speculative.num_tokens"),
         ({"num_tokens": 65}, "speculative.num_tokens"),
         ({"tokens": 3}, "speculative.tokens"),
