@@ -280,13 +280,16 @@ def step_times(loaded: LoadedEngine, kept: Path | None) -> StepTimes:
 
 
 def report(counts: Mapping[str, Counts], rows: Sequence[Row]) -> str:
-    lines = [f"{'kind':<16} {'tokens':>6} {'found':>6} {'1st right':>9} {'2nd, else':>9} {'3rd, else':>9}"]
+    lines = [
+        f"{'kind':<16} {'tokens':>6} {'found':>6} {'1st right':>9} {'2nd, else':>9} {'3rd, else':>9} {'2nd of all':>10}"
+    ]
     for kind, c in counts.items():
         shares = (
             (c.drafted, c.positions),
             (c.first, c.drafted),
             (c.second, c.with_second),
             (c.third, c.with_third),
+            (c.second, c.positions),
         )
         found, *right = (f"{100 * a / b:.1f} %" if b else "-" for a, b in shares)
         lines.append(f"{kind:<16} {c.positions:>6} {found:>6} " + " ".join(f"{each:>9}" for each in right))
