@@ -13,8 +13,8 @@ from slipstream.engine.row_drafter import (
     DraftRow,
     Follower,
     RowDrafter,
+    draft_plan_row,
     draft_sampling,
-    sampling_behind,
 )
 from slipstream.engine.runner import Runner
 from slipstream.spec.step_times import StepTimes
@@ -142,22 +142,8 @@ class ModelDrafter(RowDrafter[_Follower]):
 def _feed(row: _Row, num_tokens: int) -> PlanRow:
     follower = row.follower
     start, end = follower.computed, follower.computed + num_tokens
-    return _plan_row(row, tuple(follower.tokens[start:end]), start, samples=end == len(follower.tokens))
+    return draft_plan_row(row, tuple(follower.tokens[start:end]), start, samples=end == len(follower.tokens))
 
 
 def _next(row: _Row) -> PlanRow:
-    return _plan_row(row, (row.tokens[-1],), len(row.follower.tokens) + len(row.tokens) - 1, samples=True)
-
-
-def _plan_row(row: _Row, tokens: tuple[int, ...], start: int, *, samples: bool) -> PlanRow:
-    follower = row.follower
-    return PlanRow(
-        request_id=follower.request.id,
-        tokens=tokens,
-        start=start,
-        blocks=follower.table.snapshot(),
-        num_draft=0,
-        num_logits=int(samples),
-        samples=samples,
-        sampling=sampling_behind(row) if samples else follower.sampling,
-    )
+    return draft_plan_row(row, (row.tokens[-1],), len(row.follower.tokens) + len(row.tokens) - 1, samples=True)

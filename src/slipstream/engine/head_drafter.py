@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from slipstream.engine.head_runner import HeadRow
 from slipstream.engine.head_states import HeadStates
-from slipstream.engine.plan import PlanRow, RowResult
+from slipstream.engine.plan import RowResult
 from slipstream.engine.request import Request
 from slipstream.engine.row_drafter import (
     DraftPool,
     DraftRow,
     Follower,
     RowDrafter,
+    draft_plan_row,
     draft_sampling,
-    sampling_behind,
 )
 from slipstream.spec.step_times import StepTimes
 
@@ -162,15 +162,5 @@ def _next(row: _Row) -> HeadRow:
 
 
 def _head_row(row: _Row, tokens: tuple[int, ...], start: int, states: Floats, *, samples: bool) -> HeadRow:
-    follower = row.follower
-    plan = PlanRow(
-        request_id=follower.request.id,
-        tokens=tokens,
-        start=start,
-        blocks=follower.table.snapshot(),
-        num_draft=0,
-        num_logits=int(samples),
-        samples=samples,
-        sampling=sampling_behind(row) if samples else follower.sampling,
-    )
-    return HeadRow(plan, follower.origin + 1, states)
+    plan = draft_plan_row(row, tokens, start, samples=samples)
+    return HeadRow(plan, row.follower.origin + 1, states)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from slipstream.engine.plan import RowResult, RowSampling
+from slipstream.engine.plan import PlanRow, RowResult, RowSampling
 from slipstream.engine.request import Request
 from slipstream.kv.manager import BlockTable, KVManager
 from slipstream.sampling.params import SamplingParams
@@ -222,3 +222,18 @@ def sampling_behind(row: DraftRow[F]) -> RowSampling:
     if request.params.grammar is not None:
         sampling = replace(sampling, output=(*request.output_token_ids, *row.tokens))
     return sampling
+
+
+def draft_plan_row(row: DraftRow[F], tokens: tuple[int, ...], start: int, *, samples: bool) -> PlanRow:
+    """Feed `tokens` behind the first `start` positions of the drafter's KV, and draw one more if it `samples`."""
+    follower = row.follower
+    return PlanRow(
+        request_id=follower.request.id,
+        tokens=tokens,
+        start=start,
+        blocks=follower.table.snapshot(),
+        num_draft=0,
+        num_logits=int(samples),
+        samples=samples,
+        sampling=sampling_behind(row) if samples else follower.sampling,
+    )
