@@ -145,7 +145,7 @@ def test_half_is_exceeded_rather_than_the_context_shortened() -> None:
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_too_few_blocks_asked_for_are_named_as_the_reason(asked: bool) -> None:
-    with pytest.raises(InsufficientMemoryError, match="num_blocks: 3 KV blocks were asked for") as refused:
+    with pytest.raises(ConfigError, match="num_blocks: 3 KV blocks were asked for") as refused:
         plan(num_blocks=3, max_model_len=2048, max_model_len_asked=asked)
     needed, shorter = (128, "lower") if asked else (16, "set a smaller")
     assert f"Ask for {needed} or more, or {shorter} max_model_len." in str(refused.value)

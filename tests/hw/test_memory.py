@@ -8,7 +8,7 @@ import pytest
 
 from slipstream.errors import ResourceError
 from slipstream.hw.cgroup import CgroupLimits
-from slipstream.hw.memory import ProcessMemory, SystemMemory, process_memory, read_system_memory
+from slipstream.hw.memory import ProcessMemory, SystemMemory, format_memory, process_memory, read_system_memory
 
 from .fake_tree import MEMINFO, write_tree
 
@@ -80,3 +80,18 @@ def test_own_memory_grows_with_what_is_touched() -> None:
     after = process_memory()
     assert after.current - before.current > 2**25
     assert after.peak >= after.current
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (98362432, "93.8 MiB"),
+        ((1 << 30) - 1, "1.0 GiB"),
+        (5 << 40, "5.0 TiB"),
+    ],
+)
+def test_memory_in_binary_units(num_bytes: int, text: str) -> None:
+    assert format_memory(num_bytes) == text

@@ -16,7 +16,7 @@ from slipstream.config.env import read_environment
 from slipstream.errors import UsageError
 from slipstream.hub.store import packed_dir, resolve_model
 from slipstream.hw.info import read_hardware
-from slipstream.kernels.cpu.native import ThreadPool
+from slipstream.kernels.cpu.native import ThreadPool, kernel_sets
 from slipstream.kernels.select import ModelNeeds, backend_refusals, select_kernels
 from slipstream.kernels.table import Kernels
 from slipstream.models.build import load_model
@@ -59,6 +59,9 @@ def micro(
     native = kernels.name == "cpu"
     if not native:
         note(f"note: the {kernels.name} backend runs op by op without a profile: no times of ops, GB/s or ceilings")
+    if not json_:
+        kernel_set = f", {kernel_sets()[0]} kernels" if native else ""
+        print(f"{model}: {kernels.name} backend{kernel_set}, {threads} thread{'s' if threads > 1 else ''}", flush=True)
     results = []
     for step in steps:
         if step not in left_out:

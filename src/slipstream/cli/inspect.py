@@ -13,11 +13,12 @@ from slipstream.engine.loading import EnginePlan, inspect_model
 from slipstream.errors import UsageError
 from slipstream.hub.disk import format_bytes
 from slipstream.hw.info import HardwareInfo, read_hardware
+from slipstream.hw.memory import format_memory
 from slipstream.kernels.cpu.native import kernel_sets
 from slipstream.text.tokenizer import Tokenizer
 
 _SEQUENCES = (1, 8, 64)
-_BYTES = frozenset({"tensor data", "total", "available", "weights as loaded", "KV per token"})
+_MEMORY = frozenset({"total", "available", "weights as loaded", "KV per token"})
 _UNITS = {"context": "tokens", "vocabulary": "tokens", "hidden size": "values", "feed-forward size": "values"}
 _SETTING_UNITS = {
     "max_model_len": "tokens",
@@ -164,6 +165,9 @@ def _shown(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        is_bytes = name in _BYTES or name.startswith("KV of")
-        return format_bytes(value) if is_bytes else f"{value:,} {_UNITS.get(name, '')}".rstrip()
+        if name == "tensor data":
+            return format_bytes(value)
+        if name in _MEMORY or name.startswith("KV of"):
+            return format_memory(value)
+        return f"{value:,} {_UNITS.get(name, '')}".rstrip()
     return str(value)

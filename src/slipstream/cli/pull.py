@@ -36,7 +36,7 @@ def pull(
 ) -> None:
     """Download a model once; later calls find it at once.
 
-    Interrupted downloads go on at the next call. Prints the path of the model.
+    An interrupted pull keeps the files that have arrived, of repositories also parts of files. Prints the model's path.
     """
     cache_dir = cache_dir or read_environment().cache_dir
     if list_:

@@ -121,7 +121,8 @@ def plan_memory(
     num_blocks: the blocks asked for; None: as many as fit and can be used, but with a memory_utilization that nobody
     asked for no more than half of the total.
 
-    Raises InsufficientMemoryError with all the numbers, and ConfigError for a share outside its range.
+    Raises InsufficientMemoryError with all the numbers, and ConfigError for a share outside its range or for fewer
+    blocks asked for than one sequence needs.
     """
     if not 0.0 < memory_utilization <= 1.0:
         raise ConfigError(f"must be above 0 and at most 1, not {memory_utilization}.", where="memory_utilization")
@@ -230,9 +231,9 @@ def _least(length_asked: bool) -> str:
     return "" if length_asked else ", the least context that an engine starts with by itself,"
 
 
-def _too_few_blocks(spec: KVSpec, asked: int, length: int, length_asked: bool) -> InsufficientMemoryError:
+def _too_few_blocks(spec: KVSpec, asked: int, length: int, length_asked: bool) -> ConfigError:
     needed = spec.blocks_for(length)
-    return InsufficientMemoryError(
+    return ConfigError(
         f"{asked} KV blocks were asked for, but one sequence of {length} tokens{_least(length_asked)} needs {needed}.",
         where="num_blocks",
         fix=f"Ask for {needed} or more, or {'lower' if length_asked else 'set a smaller'} max_model_len.",

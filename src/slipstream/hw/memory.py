@@ -25,6 +25,18 @@ class ProcessMemory:
     peak: int
 
 
+def format_memory(num_bytes: int) -> str:
+    """Binary units, as memory is counted: 98362432 -> "93.8 MiB"."""
+    if num_bytes < 1024:
+        return f"{num_bytes} B"
+    value = float(num_bytes)
+    for unit in ("KiB", "MiB", "GiB"):
+        value /= 1024
+        if value < 1023.95:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1024:.1f} TiB"
+
+
 def read_system_memory(limits: CgroupLimits, root: Path = Path("/")) -> SystemMemory:
     """The machine's memory, or the share that `limits` and the process's own limit of address space leave.
 
