@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::int64_t kPieceBytes = 96 << 10;  // of weights, times rows: some microseconds
 constexpr int kStreamUnits = 4;
+constexpr int kMaxTasks = 64;  // pieces of attention of one thread's share
 
 std::int64_t nanoseconds() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -152,7 +153,8 @@ int Program::share_begin(const Share& share, int thread) const {
 int Program::num_pieces(const Phase& phase, const Share& share, int thread) const {
     const int units = share_begin(share, thread + 1) - share_begin(share, thread);
     const Op& op = ops_[static_cast<std::size_t>(phase.op)];
-    if (phase.part == Part::Main && (std::holds_alternative<AttentionOp>(op) || std::holds_alternative<MoeOp>(op))) return std::min(units, kMaxPieces);
+    if (phase.part == Part::Main && std::holds_alternative<AttentionOp>(op)) return std::min(units, kMaxTasks);
+    if (phase.part == Part::Main && std::holds_alternative<MoeOp>(op)) return std::min(units, kMaxPieces);
     if (phase.part == Part::Down) return std::min((units + kStreamUnits - 1) / kStreamUnits, kMaxPieces);
     if (phase.unit_bytes == 0) return std::min(units, 4);
     const std::int64_t rows = step_.tiling[std::get<LinearOp>(op).domain].rows;
@@ -263,10 +265,17 @@ void Program::execute_piece(const Phase& phase, const Share& share, int thread, 
     const int begin = share_begin(share, owner), units = share_begin(share, owner + 1) - begin, pieces = num_pieces(phase, share, owner);
     // Whole groups of blocks, which are read side by side.
     const int grain = phase.unit_bytes != 0 && units >= kStreamUnits * pieces ? kStreamUnits : 1;
+    // Blocks that compute rather than read: ever smaller pieces, so that large ones share activations that are in the cache, and
+    // nobody waits for more than a small one in the end.
+    const bool shrinking = phase.unit_bytes != 0 && grain == 1;
     const auto cut = [&](int i) {
-        return i == pieces ? begin + units : begin + static_cast<int>(static_cast<std::int64_t>(units / grain) * i / pieces) * grain;
+        const std::int64_t left = pieces - i;
+        if (left == 0) return begin + units;
+        if (shrinking) return begin + units - static_cast<int>(units * left * left / (static_cast<std::int64_t>(pieces) * pieces));
+        return begin + static_cast<int>(static_cast<std::int64_t>(units / grain) * i / pieces) * grain;
     };
     const int first = cut(piece), last = cut(piece + 1);
+    if (first == last) return;
     if (share.prologue && (!prepared || first == 0)) {
         const TokenOp& token = std::get<TokenOp>(ops_[static_cast<std::size_t>(phase.prologue)]);
         kernels_.token(token, step_, thread, 0, step_.tiling[token.domain].rows, first == 0);

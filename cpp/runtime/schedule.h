@@ -26,14 +26,15 @@ class ScheduleBuilder {
 
   private:
     void add_row(const BatchRows& rows, int row, bool split);
-    std::int64_t count_tasks(const BatchRows& rows, bool split) const;
+    bool divisible(const BatchRows& rows, bool split, int per_thread) const;
     void divide();
 
     const AttentionOp op_;
     const int num_threads_;
     int num_parts_ = 0, block_ = 1;  // queries of a task
-    std::vector<AttentionTask> tasks_;
-    std::vector<int> bounds_;
+    std::vector<AttentionTask> tasks_, sorted_;
+    std::vector<int> bounds_, owners_, next_;
+    std::vector<std::int64_t> costs_;
     std::vector<AttentionMerge> merges_;
     Aligned<float> parts_;
     std::size_t parts_capacity_ = 0;

@@ -52,8 +52,8 @@ class ThreadPool {
     void stall(std::uint32_t moment) const;
 
   private:
-    // About ten microseconds: longer than any wait for a member that runs, much shorter than a slice of processor time.
-    static constexpr int kSpins = 300;
+    // About fifty microseconds, as long as it takes to wake a thread that sleeps; much shorter than a slice of processor time.
+    static constexpr int kSpins = 1500;
     struct alignas(64) Member {
         std::atomic<bool> inside{false};
         std::atomic<std::uint32_t> finished{0};
