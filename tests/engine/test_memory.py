@@ -125,7 +125,7 @@ def test_few_blocks_lower_a_derived_context_and_refuse_an_asked_one() -> None:
     p = plan(num_blocks=32)
     assert p.max_model_len == 32 * 16
     assert p.max_model_len_why is not None
-    with pytest.raises(InsufficientMemoryError, match=r"32 KV blocks were asked for, .* needs 64"):
+    with pytest.raises(ConfigError, match=r"32 KV blocks were asked for, .* needs 64"):
         plan(num_blocks=32, max_model_len_asked=True)
 
 
