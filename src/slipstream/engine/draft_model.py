@@ -61,6 +61,7 @@ class ModelDrafter(RowDrafter[_Follower]):
     """
 
     name = "draft_model"
+    chance = 0.7
 
     def __init__(
         self,

@@ -61,6 +61,7 @@ class HeadDrafter(RowDrafter[_Follower]):
     """
 
     name = "draft_head"
+    chance = 0.4
 
     def __init__(
         self,

@@ -18,7 +18,6 @@ from slipstream.engine.speculation import (
     FORCED,
     FORCED_CHANCE,
     MODEL,
-    MODEL_CHANCE,
     SpeculativeDrafts,
     SteppingDrafter,
 )
@@ -94,7 +93,7 @@ def make_drafts(
     proposer = None
     if options.speculative not in ("draft_model", "draft_head"):
         proposer = NgramProposer(NgramOptions(options.prompt_lookup_min, options.prompt_lookup_max))
-    controller = Controller(control, times, {FORCED: FORCED_CHANCE, MODEL: MODEL_CHANCE})
+    controller = Controller(control, times, {FORCED: FORCED_CHANCE, **({} if model is None else {MODEL: model.chance})})
     answers = None
     if options.speculative_store_tokens:
         shortest = max(SHORTEST, options.prompt_lookup_min)

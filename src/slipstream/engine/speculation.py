@@ -20,7 +20,6 @@ from slipstream.spec.proposer import NOTHING, Draft, Proposer
 FORCED = -1  # the evidence of what a grammar leaves no choice about; proposers' own are not negative
 FORCED_CHANCE = 0.95  # of its first token, before any has been seen
 MODEL = 100  # the evidence of what a draft model or head says; proposers' own are below
-MODEL_CHANCE = 0.7
 SMALL_LAG = 64  # tokens that the draft model may lag behind without a question whether feeding them is worth it
 HORIZON = 256  # output tokens, at most, that feeding a prompt to the draft model is expected to serve
 PATIENCE, REST = 32, 3  # looks that brought nothing right, and steps then passed over after each look
@@ -46,6 +45,11 @@ class SteppingDrafter(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def chance(self) -> float:
+        """That its first token is right, before any has been judged."""
+        ...
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[Draft]:
         """For each (request, at most so many tokens), in order."""
