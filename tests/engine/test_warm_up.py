@@ -1,6 +1,12 @@
+from dataclasses import replace
+
 import pytest
 from core_fakes import Bench
+from tiny_drafter import Drafter
+from tiny_engine import BACKENDS, TinyEngine, tiny_model, tokens
+from tiny_head import Head
 
+from slipstream import SamplingParams
 from slipstream.engine.cost_model import work_of
 from slipstream.engine.plan import StepPlan, StepResult
 from slipstream.engine.warm_up import warm_up
@@ -56,3 +62,63 @@ def test_a_short_queue_is_no_obstacle() -> None:
     bench = Bench(max_num_seqs=1, max_queued=2, max_queued_tokens=1)
     warm_up(bench.core)
     assert bench.core.stats().warm_up_time > 0.0
+
+
+PROMPT = (5, 17, 60, 2, 33, 33, 8)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
+SAMPLED = SamplingParams(temperature=1.2, max_tokens=12)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_draft_model_drafts_for_every_kind_and_keeps_nothing(backend: str) -> None:
+    drafter = Drafter(backend, noise=0.3, num_tokens=3)
+    engine = TinyEngine(tiny_model(backend=backend), backend=backend, drafts=drafter.make)
+    warm_up(engine.core)
+    assert drafter.fed("warm-up-short-0") == [8, 1, 1]
+    assert drafter.fed("warm-up-long-0")[0] > 90  # all that the context has room for
+    assert max(len(plan.rows) for plan in drafter.runner.plans) == 4
+    drafter.idle()
+    warmed = engine.core.stats()
+    assert (warmed.num_drafts, warmed.num_draft_tokens, warmed.time_saved) == (0, 0, 0.0)
+    cold = TinyEngine(
+        tiny_model(backend=backend), backend=backend, drafts=Drafter(backend, noise=0.3, num_tokens=3).make
+    )
+    requests = [(PROMPT, GREEDY), (PROMPT, replace(SAMPLED, seed=4)), (PROMPT, SAMPLED)]
+    assert tokens(engine.answer(requests)) == tokens(cold.answer(requests))
+    assert engine.core.stats().num_draft_tokens == cold.core.stats().num_draft_tokens > 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_draft_head_drafts_for_every_kind_and_keeps_nothing(backend: str) -> None:
+    head = Head(backend, right=True, num_tokens=3)
+    engine = head.engine()
+    warm_up(engine.core)
+    assert head.fed("warm-up-short-0") == [7, 1, 1]
+    assert head.fed("warm-up-long-0")[0] > 90
+    assert max(len(step) for step in head.runner.steps) == 4
+    head.idle()
+    cold = Head(backend, right=True, num_tokens=3)
+    requests = [(PROMPT, GREEDY), (PROMPT, replace(SAMPLED, seed=4))]
+    other = cold.engine()
+    assert tokens(engine.answer(requests)) == tokens(other.answer(requests))
+    assert engine.core.stats().num_draft_tokens == other.core.stats().num_draft_tokens > 0
+
+
+def test_a_drafter_gets_no_more_rows_than_the_engine_runs() -> None:
+    drafter = Drafter("reference", num_tokens=2)
+    warm_up(TinyEngine(drafts=drafter.make, max_num_seqs=2).core)
+    assert max(len(plan.rows) for plan in drafter.runner.plans) == 2
+
+
+def test_a_drafter_that_cannot_compute_is_told_of() -> None:
+    drafter = Drafter("reference", num_tokens=2)
+    engine = TinyEngine(drafts=drafter.make)
+
+    def fail(plan: StepPlan) -> StepResult:
+        raise MemoryError("no room for the draft")
+
+    drafter.runner.execute = fail  # type: ignore[method-assign]
+    with pytest.raises(MemoryError, match="no room for the draft"):
+        warm_up(engine.core)
+    drafter.model.check()
+    assert not drafter.model._followers

@@ -85,6 +85,7 @@ class SpyHead:
 
     def __init__(self, runner: HeadRunner) -> None:
         self._runner = runner
+        self.hidden_size = runner.hidden_size
         self.steps: list[list[HeadRow]] = []
         self.results: list[tuple[RowResult, ...]] = []
         self.made: list[list[Any]] = []

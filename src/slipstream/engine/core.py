@@ -245,6 +245,11 @@ class EngineCore:
             num_store_accepted_tokens=store.num_accepted_tokens,
         )
 
+    def warm_up_drafter(self, requests: Sequence[GenerationRequest]) -> None:
+        """Let a draft model or head, if there is one, draft for them once, in one batch; they are not added."""
+        now, most = self._clock(), self._scheduler.settings.max_num_seqs
+        self._scheduler.proposer.warm_up([self._requests(each, now)[0] for each in requests[:most]])
+
     def begin(self, *, warm_up_time: float) -> None:
         """Count anew from here: what ran before was no request of anybody. Seconds."""
         self._totals = Totals(warm_up_time=warm_up_time)

@@ -37,6 +37,11 @@ class DraftProposer(Protocol):
         that are `judged` only."""
         ...
 
+    def warm_up(self, requests: Sequence[Request]) -> None:
+        """Compute once what drafting for such requests, which are nobody's, computes; nothing is learned or kept of
+        them. Raises what computing raises."""
+        ...
+
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
         """The step took so long."""
         ...
@@ -54,6 +59,9 @@ class NoDrafts:
 
     def propose(self, requests: Sequence[Request]) -> Sequence[Draft]:
         return [NOTHING] * len(requests)
+
+    def warm_up(self, requests: Sequence[Request]) -> None:
+        pass
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
         pass

@@ -28,6 +28,9 @@ Floats = NDArray[np.float32]
 
 
 class RunsHead(Protocol):
+    @property
+    def hidden_size(self) -> int: ...
+
     def run(self, rows: Sequence[HeadRow]) -> tuple[tuple[RowResult, ...], list[Floats]]: ...
 
 
@@ -83,6 +86,11 @@ class HeadDrafter(RowDrafter[_Follower]):
         follower = self._followers.get(request.id)
         seen = first if follower is None or not follower.table.blocks else follower.origin + follower.computed
         return max(1, len(request.tokens) - 1 - max(first, seen))
+
+    def warm_up(self, wanted: Sequence[tuple[Request, int]]) -> None:
+        for request, _ in wanted:
+            self._states.put(request.id, 0, np.zeros((len(request.tokens), self._runner.hidden_size), np.float32))
+        super().warm_up(wanted)
 
     def close(self, key: str) -> None:
         super().close(key)

@@ -54,7 +54,7 @@ class HeadRunner:
         self._model = model
         self._kv = kv
         self._to_numpy = to_numpy
-        self._hidden_size = hidden_size
+        self.hidden_size = hidden_size
         self._ids = draft_ids
         self._grammars = grammars
         self._sampling = sampling
@@ -71,7 +71,7 @@ class HeadRunner:
 
     def execute(self, plan: StepPlan) -> StepResult:
         started = perf_counter()
-        logits, _ = self._forward(plan, np.zeros((plan.num_tokens, self._hidden_size), np.float32))
+        logits, _ = self._forward(plan, np.zeros((plan.num_tokens, self.hidden_size), np.float32))
         computed = perf_counter()
         rows = sample_step(plan.rows, logits, self._grammars, self._sampling)
         return StepResult(plan.step, rows, StepTiming(0.0, computed - started, perf_counter() - computed))

@@ -63,7 +63,7 @@ class HeadStates:
             if row.wants_states:
                 skipped = max(0, len(row.tokens) - self.most)
                 # A copy: one request's rows must not keep those of all others.
-                self._put(row.request_id, row.start + skipped, states[start + skipped : end].copy())
+                self.put(row.request_id, row.start + skipped, states[start + skipped : end].copy())
 
     def known(self, key: str) -> tuple[int, int]:
         """[first, stop) of the positions whose states are there; (0, 0) if there are none."""
@@ -87,7 +87,8 @@ class HeadStates:
     def forget(self, key: str) -> None:
         self._kept.pop(key, None)
 
-    def _put(self, key: str, start: int, states: Floats) -> None:
+    def put(self, key: str, start: int, states: Floats) -> None:
+        """states: [positions from `start` on, n]; kept as they are."""
         kept = self._kept.get(key)
         if kept is not None:
             kept.drop_from(start)

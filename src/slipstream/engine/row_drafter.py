@@ -111,6 +111,14 @@ class RowDrafter(ABC, Generic[F]):
         self._unfinished = False
         return drafts
 
+    def warm_up(self, wanted: Sequence[tuple[Request, int]]) -> None:
+        """As `propose` for requests that are nobody's, and forget them."""
+        try:
+            self.propose(wanted)
+        finally:
+            for request, _ in wanted:
+                self.close(request.id)
+
     def close(self, key: str) -> None:
         follower = self._followers.pop(key, None)
         if follower is not None:

@@ -55,6 +55,10 @@ class SteppingDrafter(Protocol):
         """For each (request, at most so many tokens), in order."""
         ...
 
+    def warm_up(self, wanted: Sequence[tuple[Request, int]]) -> None:
+        """As `propose` for requests that are nobody's, and forget them."""
+        ...
+
     def close(self, key: str) -> None:
         """Forget the request of this id; nothing happens if it is not known."""
         ...
@@ -140,6 +144,10 @@ class SpeculativeDrafts:
         dear = self._controller.could_pay(len(requests), context) == 0
         self._savings.asked(asked, len(drafts), len(drafts) if dear else 0)
         return result
+
+    def warm_up(self, requests: Sequence[Request]) -> None:
+        if self._model is not None:
+            self._model.warm_up([(request, self.max_tokens) for request in requests])
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
         """Of steps with a prefill the times say nothing: their tokens cost less than those of many short rows."""

@@ -18,8 +18,8 @@ def warm_up(core: EngineCore) -> float:
     """Run three kinds of requests, one after the other; the seconds that took. The core's totals begin anew afterwards.
 
     A short prompt decoded greedily, a prompt of several chunks' length, and four sampled answers in one batch (fewer
-    if the queue takes fewer). All of them are cut to what the core can hold. Raises what the core raises if it
-    cannot run at all.
+    if the queue takes fewer). All of them are cut to what the core can hold. A draft model or head drafts once for
+    each kind. Raises what the core raises if it cannot run at all.
     """
     started = time.monotonic()
     room = core.max_model_len - 1
@@ -33,15 +33,16 @@ def warm_up(core: EngineCore) -> float:
         ("together", TOGETHER, SHORT, sampled),
     ):
         prompt = tuple(range(min(length, core.vocab_size, room - answer + 1)))
+        requests = [
+            GenerationRequest(f"warm-up-{kind}-{index}", prompt, params, cache_salt="warm-up", speculative=no_drafts)
+            for index in range(count)
+        ]
         with suppress(OverloadedError):
-            for index in range(count):
-                core.add(
-                    GenerationRequest(
-                        f"warm-up-{kind}-{index}", prompt, params, cache_salt="warm-up", speculative=no_drafts
-                    )
-                )
+            for request in requests:
+                core.add(request)
         while core.has_work:
             core.step()
+        core.warm_up_drafter(requests)
     seconds = time.monotonic() - started
     core.begin(warm_up_time=seconds)
     return seconds
