@@ -11,7 +11,7 @@ from slipstream.server.context import Context
 from slipstream.server.errors import BadRequestError
 from slipstream.server.prompts import encode_text, render_chat
 from slipstream.server.routes.bodies import body_of, documented
-from slipstream.server.schema.base import RequestModel
+from slipstream.server.schema.base import Items, RequestModel
 from slipstream.server.schema.chat import Message
 from slipstream.server.schema.common import TokenId
 
@@ -23,17 +23,17 @@ class TokenizeRequest(RequestModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: Items[Message] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Items[dict[str, Any]] | None = None
     return_token_strs: bool = False
 
 
 class DetokenizeRequest(RequestModel):
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: Items[TokenId]
     skip_special_tokens: bool = False
 
 

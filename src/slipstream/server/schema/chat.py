@@ -7,7 +7,7 @@ from typing import Any, Literal
 from slipstream.sampling.params import SamplingParams
 from slipstream.server.errors import BadRequestError
 from slipstream.server.options import ServerOptions
-from slipstream.server.schema.base import RequestModel
+from slipstream.server.schema.base import Items, RequestModel
 from slipstream.server.schema.common import SharedFields, sampling_params
 
 
@@ -15,15 +15,15 @@ class Message(RequestModel):
     """`content` parts of other types than text are refused when the message is rendered."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[str | dict[str, Any]] | None = None
+    content: str | Items[str | dict[str, Any]] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Items[dict[str, Any]] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
     audio: None = None  # what clients send back with an assistant's message
     function_call: None = None
-    annotations: list[Any] | None = None
+    annotations: Items[Any] | None = None
 
     def plain(self) -> dict[str, Any]:
         """As a template takes it; a developer message is the system's."""
@@ -36,14 +36,14 @@ class Message(RequestModel):
 
 
 class ChatRequest(SharedFields):
-    messages: list[Message]
+    messages: Items[Message]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Items[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    modalities: list[Literal["text"]] | None = None
+    modalities: Items[Literal["text"]] | None = None
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None  # further names for the chat template, as in vLLM
 

@@ -20,7 +20,7 @@ from slipstream.server.options import (
     MAX_STOP_TOKEN_IDS,
     ServerOptions,
 )
-from slipstream.server.schema.base import RequestModel, given_fields
+from slipstream.server.schema.base import Items, RequestModel, given_fields
 from slipstream.server.structured import grammar_of
 
 IGNORED = (
@@ -78,16 +78,16 @@ class SamplingFields(CommonFields):
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
     min_tokens: int | None = None
-    stop: str | list[str] | None = None
+    stop: str | Items[str] | None = None
 
 
 class SharedFields(SamplingFields):
     n: int | None = None
     logit_bias: dict[str, float] | None = None
-    bad_words: list[str] | None = None
-    allowed_token_ids: list[TokenId] | None = None
+    bad_words: Items[str] | None = None
+    allowed_token_ids: Items[TokenId] | None = None
     max_tokens: int | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: Items[TokenId] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     stream_options: StreamOptions | None = None
@@ -95,7 +95,7 @@ class SharedFields(SamplingFields):
     structured_outputs: dict[str, Any] | None = None  # these, as in vLLM: json, regex, choice, grammar or json_object
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Items[str] | None = None
     guided_grammar: str | None = None
     user: str | None = None
     store: bool | None = None

@@ -6,13 +6,14 @@ from slipstream.errors import InvalidParamsError
 from slipstream.sampling.params import SamplingParams
 from slipstream.server.errors import BadRequestError, UnsupportedError
 from slipstream.server.options import ServerOptions
+from slipstream.server.schema.base import Items
 from slipstream.server.schema.common import SharedFields, TokenId, sampling_params
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
 class CompletionRequest(SharedFields):
-    prompt: str | list[TokenId] | list[str] | list[list[TokenId]]
+    prompt: str | Items[TokenId] | Items[str] | Items[Items[TokenId]]
     best_of: int | None = None
     echo: bool | None = None
     logprobs: int | None = None

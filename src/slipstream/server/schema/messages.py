@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from slipstream.server.schema.base import RequestModel, given_fields
+from slipstream.server.schema.base import Items, RequestModel, given_fields
 from slipstream.server.schema.common import CommonFields, SharedFields, as_shared
 
 IGNORED = ("metadata", "service_tier", "cache_control", "inference_geo")
@@ -12,14 +12,14 @@ IGNORED = ("metadata", "service_tier", "cache_control", "inference_geo")
 
 class AnthropicMessage(RequestModel):
     role: Literal["user", "assistant", "system"]
-    content: str | list[dict[str, Any]]
+    content: str | Items[dict[str, Any]]
 
 
 class CountTokensRequest(RequestModel):
     model: str
-    messages: list[AnthropicMessage]
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Items[AnthropicMessage]
+    system: str | Items[dict[str, Any]] | None = None
+    tools: Items[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
@@ -28,7 +28,7 @@ class CountTokensRequest(RequestModel):
 
 class MessagesRequest(CountTokensRequest, CommonFields):
     max_tokens: int
-    stop_sequences: list[str] | None = None
+    stop_sequences: Items[str] | None = None
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
     inference_geo: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from slipstream.server.schema.base import RequestModel, given_fields
+from slipstream.server.schema.base import Items, RequestModel, given_fields
 from slipstream.server.schema.common import SamplingFields, SharedFields, as_shared
 
 IGNORED = (
@@ -23,16 +23,16 @@ class ResponsesStreamOptions(RequestModel):
 
 
 class ResponsesRequest(SamplingFields):
-    input: str | list[dict[str, Any]]
+    input: str | Items[dict[str, Any]]
     instructions: str | None = None  # not carried on to the responses that follow this one
     previous_response_id: str | None = None
     store: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
     max_output_tokens: int | None = None
     top_logprobs: int | None = None
-    include: list[str] | None = None
+    include: Items[str] | None = None
     text: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Items[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
