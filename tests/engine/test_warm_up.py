@@ -3,13 +3,14 @@ from dataclasses import replace
 import pytest
 from core_fakes import Bench
 from tiny_drafter import Drafter
-from tiny_engine import BACKENDS, TinyEngine, tiny_model, tokens
+from tiny_engine import BACKENDS, TinyEngine, spell, tiny_model, tokens
 from tiny_head import Head
 
 from slipstream import SamplingParams
 from slipstream.engine.cost_model import work_of
 from slipstream.engine.plan import StepPlan, StepResult
 from slipstream.engine.warm_up import warm_up
+from slipstream.sampling.grammar.spec import GrammarSpec
 
 pytestmark = pytest.mark.fast
 
@@ -122,3 +123,16 @@ def test_a_drafter_that_cannot_compute_is_told_of() -> None:
         warm_up(engine.core)
     drafter.model.check()
     assert not drafter.model._followers
+
+
+def test_the_vocabulary_is_prepared_for_grammars_then_and_not_before() -> None:
+    engine = TinyEngine()
+    compiler = engine.core._grammars
+    assert compiler is not None
+    engine.answer([(PROMPT, GREEDY)])
+    assert compiler._vocabulary is None
+    warm_up(engine.core)
+    prepared = compiler._vocabulary
+    assert prepared is not None
+    engine.core.prepare(replace(GREEDY, grammar=GrammarSpec.choice([spell([1, 2])])))
+    assert compiler._vocabulary is prepared

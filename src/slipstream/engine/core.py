@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
+from slipstream.engine.asked_drafts import asked_drafter, asked_length
 from slipstream.engine.completion import Completion, TextAssembler
 from slipstream.engine.outputs import OutputDelta
 from slipstream.engine.plan import StepPlan
-from slipstream.engine.protocol import EngineStats, GenerationRequest, RequestSpeculation
+from slipstream.engine.protocol import EngineStats, GenerationRequest
 from slipstream.engine.recorder import TimelineRecorder
-from slipstream.engine.request import SEED_RANGE, Drafter, Request, make_children, make_request
+from slipstream.engine.request import SEED_RANGE, Request, make_children, make_request
 from slipstream.engine.runner import Runner
 from slipstream.engine.scheduler import Scheduler
 from slipstream.engine.timeline import RequestTimeline
@@ -37,10 +38,6 @@ class _Recording:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.broken = error is not None
-
-
-def _drafter(asked: RequestSpeculation | None) -> Drafter | None:
-    return None if asked is None or asked.mode == "off" or asked.mode == "auto" else asked.mode
 
 
 class EngineCore:
@@ -250,6 +247,11 @@ class EngineCore:
         now, most = self._clock(), self._scheduler.settings.max_num_seqs
         self._scheduler.proposer.warm_up([self._requests(each, now)[0] for each in requests[:most]])
 
+    def warm_up_grammars(self) -> None:
+        """Prepare the vocabulary for grammars, if the engine takes any, as the first of them would."""
+        if self._grammars is not None:
+            self._grammars.warm_up()
+
     def begin(self, *, warm_up_time: float) -> None:
         """Count anew from here: what ran before was no request of anybody. Seconds."""
         self._totals = Totals(warm_up_time=warm_up_time)
@@ -282,8 +284,9 @@ class EngineCore:
         if request.timeout is not None and not request.timeout > 0:
             raise InvalidParamsError(f"timeout must be above 0 seconds, got {request.timeout!r}.", where=where)
         params = self._resolve(request.params, where)
-        max_draft, drafter = self._max_draft(request.speculative, where), _drafter(request.speculative)
-        head = "draft_head" in self._scheduler.proposer.names
+        proposer = self._scheduler.proposer
+        max_draft = asked_length(request.speculative, proposer.names, proposer.max_tokens, where)
+        drafter = asked_drafter(request.speculative)
         parent = make_request(
             request.request_id,
             request.prompt_token_ids,
@@ -297,38 +300,11 @@ class EngineCore:
             tenant=request.tenant,
             max_draft=max_draft,
             drafter=drafter,
-            wants_states=head and max_draft != 0 and drafter in (None, "draft_head"),
+            wants_states="draft_head" in proposer.names and max_draft != 0 and drafter in (None, "draft_head"),
             judged=self._judge_drafts and self._seeds is None,
         )
         self._scheduler.check(parent, request.params.n)
         return [parent, *make_children(parent)]
-
-    def _max_draft(self, asked: RequestSpeculation | None, where: str) -> int | None:
-        most = self._scheduler.proposer.max_tokens
-        if asked is None:
-            return None
-        if asked.mode not in ("off", "auto", "ngram", "draft_model", "draft_head"):
-            raise InvalidParamsError(
-                f"speculative.mode is {asked.mode!r}.",
-                where=where,
-                fix="Choose off, auto, ngram, draft_model or draft_head.",
-            )
-        if asked.mode == "off":
-            return 0
-        names = self._scheduler.proposer.names
-        if asked.mode != "auto" and asked.mode not in names:
-            means = f"drafts with {' and '.join(names)} only" if names else "drafts nothing"
-            how = {"ngram": "ngram or auto", "draft_model": "the name of a smaller model"}.get(asked.mode, "draft_head")
-            raise InvalidParamsError(
-                f"speculative.mode is {asked.mode!r}, but this engine {means}.",
-                where=where,
-                fix=f"Start it with speculative = {how}.",
-            )
-        if asked.num_tokens is not None and (asked.num_tokens < 0 or (most < asked.num_tokens and most)):
-            raise InvalidParamsError(
-                f"speculative.num_tokens must be from 0 to {most}, got {asked.num_tokens}.", where=where
-            )
-        return asked.num_tokens
 
     def _resolve(self, params: SamplingParams, where: str) -> SamplingParams:
         """Check ids against the vocabulary; tokenise bad words, as written and behind a space."""

@@ -19,7 +19,7 @@ def warm_up(core: EngineCore) -> float:
 
     A short prompt decoded greedily, a prompt of several chunks' length, and four sampled answers in one batch (fewer
     if the queue takes fewer). All of them are cut to what the core can hold. A draft model or head drafts once for
-    each kind. Raises what the core raises if it cannot run at all.
+    each kind, and the vocabulary is prepared for grammars. Raises what the core raises if it cannot run at all.
     """
     started = time.monotonic()
     room = core.max_model_len - 1
@@ -43,6 +43,7 @@ def warm_up(core: EngineCore) -> float:
         while core.has_work:
             core.step()
         core.warm_up_drafter(requests)
+    core.warm_up_grammars()
     seconds = time.monotonic() - started
     core.begin(warm_up_time=seconds)
     return seconds

@@ -42,6 +42,18 @@ def test_a_grammar_is_compiled_once() -> None:
     assert forgotten() is None
 
 
+def test_the_vocabulary_can_be_prepared_before_without_any_process() -> None:
+    ours = GrammarCompiler(TOKENIZER, VOCAB_SIZE, EOS)
+    ours.warm_up()
+    prepared = ours._vocabulary
+    assert prepared is not None
+    assert ours._readers is None
+    ours.warm_up()
+    compiled = ours.compile(GrammarSpec.choice(["ab", "12"]))
+    assert ours._vocabulary is compiled.vocabulary is prepared
+    assert next_texts(GrammarState(compiled)) == next_texts(state(GrammarSpec.choice(["ab", "12"])))
+
+
 def test_threads_share_a_compiler() -> None:
     shared, found = compiler(), []
     threads = [Thread(target=lambda: found.append(shared.compile(GrammarSpec.regex("a+")))) for _ in range(4)]

@@ -51,9 +51,10 @@ class GrammarCompiler:
     """Compiles grammars for one model; keeps the last ones, and those that somebody else keeps, and remembers which it
     refused. Threads may share it, and none waits for a grammar that another one compiles, unless it is the same.
 
-    The model's vocabulary is prepared at the first call, which takes from a tenth of a second to some seconds by its
-    size, and a grammar takes milliseconds: call it in another thread than the one that steps the engine. Before a
-    grammar is read here, a process of `readers` does, which can be stopped.
+    The model's vocabulary is prepared by `warm_up` or at the first call, which takes from a tenth of a second to some
+    seconds by its size and holds the interpreter for most of that, and a grammar takes milliseconds: call it in another
+    thread than the one that steps the engine. Before a grammar is read here, a process of `readers` does, which can be
+    stopped.
     """
 
     def __init__(
@@ -78,6 +79,11 @@ class GrammarCompiler:
         self._in_use: WeakValueDictionary[GrammarSpec, CompiledGrammar] = WeakValueDictionary()
         self._under_way: dict[GrammarSpec, Future[CompiledGrammar | Refusal]] = {}
         self._refused = Refusals(now)
+
+    def warm_up(self) -> None:
+        """Prepare the vocabulary, but start no process."""
+        with self._preparing:
+            self._prepared_vocabulary()
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """Raises InvalidParamsError, with the reason, for a source that is no grammar, allows no answer, or is too
@@ -128,17 +134,21 @@ class GrammarCompiler:
             self._compiled.popitem(last=False)
 
     def _prepare(self) -> tuple[GrammarVocabulary, GrammarReaders]:
-        from slipstream.sampling.grammar.vocabulary import GrammarVocabulary
-
         with self._preparing:
             if self._readers is None:
                 special = {*self._tokenizer.special_ids, *self._eos_token_ids}
                 names = {i: self._tokenizer.token_bytes(i) for i in special if i < self._vocab_size}
                 self._readers = GrammarReaders(self._vocab_size, names)
             if self._vocabulary is None:
-                self._readers.start()
-                self._vocabulary = GrammarVocabulary(self._tokenizer, self._vocab_size, self._eos_token_ids)
-            return self._vocabulary, self._readers
+                self._readers.start()  # it gets ready meanwhile
+            return self._prepared_vocabulary(), self._readers
+
+    def _prepared_vocabulary(self) -> GrammarVocabulary:
+        if self._vocabulary is None:
+            from slipstream.sampling.grammar.vocabulary import GrammarVocabulary
+
+            self._vocabulary = GrammarVocabulary(self._tokenizer, self._vocab_size, self._eos_token_ids)
+        return self._vocabulary
 
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
         from slipstream.sampling.grammar.closing import shortest_completion
