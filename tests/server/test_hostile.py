@@ -12,6 +12,7 @@ import pytest
 from slipstream.engine.echo import EchoEngine
 from slipstream.engine.outputs import OutputDelta
 from slipstream.engine.protocol import GenerationRequest
+from slipstream.server.tools.plan import plan_tools
 from tests.server.live import until
 from tests.server.serving import byte_tokenizer, client_for, echo_app, error_of, post, served
 
@@ -181,3 +182,55 @@ async def test_an_id_cannot_take_the_place_of_another_requests_prompt(names):
     assert len(set(running)) == 3
     assert answers[0].headers["x-request-id"] == names[0]
     assert answers[1].headers["x-request-id"].startswith(f"{names[1]}-")
+
+
+@pytest.mark.parametrize("part", ["tool_calls", "content", "arguments", "chat_template_kwargs"])
+async def test_a_great_many_values_without_text_are_counted_first(monkeypatch, part):
+    """Two million `{}` have no characters that a bound of the text would see, and took 16 s on the event loop."""
+    most = 65_536 + 16 * 256  # of this context
+    worked: list[object] = []
+    monkeypatch.setattr("slipstream.server.chat_plan.plan_tools", lambda *values, **named: worked.append(values))
+    empty: list[Any] = [{}] * (most + 1)
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    body: dict[str, Any] = {"messages": [message]}
+    if part == "chat_template_kwargs":
+        body[part] = {"names": empty}
+    elif part == "arguments":
+        message["tool_calls"] = [{"type": "function", "function": {"name": "f", "arguments": {"a": empty}}}]
+    else:
+        message[part] = empty
+    response = await post(body, CHAT)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == ("chat_template_kwargs" if part == "chat_template_kwargs" else "messages")
+    assert f"at most {most} in all of messages, tools, chat_template_kwargs" in error_of(response)["message"]
+    assert not worked
+
+
+@pytest.mark.parametrize("over", [0, 1])
+async def test_the_most_values(over):
+    """The list of messages, its item's two fields, the name in the template's arguments, and the list of that."""
+    values = [0] * (65_536 + 16 * 256 - 4 + over)
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "chat_template_kwargs": {"names": values}}
+    assert (await post(body, CHAT)).status_code == (400 if over else 200)
+
+
+async def test_long_messages_are_prepared_beside_the_event_loop(monkeypatch):
+    threads: list[bool] = []
+
+    def watched(*values: Any, **named: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return plan_tools(*values, **named)
+
+    monkeypatch.setattr("slipstream.server.chat_plan.plan_tools", watched)
+    for content in ("a", [{"type": "text", "text": ""}] * 400):
+        await post({"messages": [{"role": "user", "content": content}], "max_tokens": 1}, CHAT)
+    assert threads == [True, False]
+
+
+async def test_at_most_128_allowed_tools():
+    tool = {"type": "function", "function": {"name": "f"}}
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [tool] * 129}}
+    body = {"messages": [{"role": "user", "content": "a"}], "tools": [tool], "tool_choice": choice}
+    response = await post(body, CHAT)
+    assert error_of(response)["param"] == "tool_choice.allowed_tools.tools"
+    assert "at most 128 tools, got 129" in error_of(response)["message"]

@@ -16,7 +16,7 @@ from slipstream.server.chat_parts import OutputParser, PlainText
 from slipstream.server.generate import Prompt
 from slipstream.server.model import ServedModel
 from slipstream.server.options import ServerOptions
-from slipstream.server.prompts import chat_prompt
+from slipstream.server.prompts import chat_prompt, require_few_values, size_of
 from slipstream.server.schema.chat import ChatRequest, chat_params
 from slipstream.server.tools.definitions import ToolChoice, read_choice, read_tools
 from slipstream.server.tools.plan import plan_tools
@@ -58,7 +58,12 @@ async def plan_messages(
     extra: Mapping[str, Any] | None = None,
 ) -> ChatPlan:
     """The plan for messages in the form of chat completions, for whatever API they came in by."""
-    plan = plan_tools(messages, params, choice, grammar, model=model, tool_parser=options.tool_parser)
+    tools = [tool.as_json() for tool in choice.tools]
+    require_few_values(model, messages=list(messages), tools=tools, chat_template_kwargs=extra)
+    plan = await model.threads.run(
+        size_of(messages),
+        lambda: plan_tools(messages, params, choice, grammar, model=model, tool_parser=options.tool_parser),
+    )
     prompt = await chat_prompt(
         model, plan.messages, tools=plan.tools, add_generation_prompt=add_generation_prompt, extra=extra
     )

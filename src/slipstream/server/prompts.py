@@ -48,6 +48,26 @@ async def chat_prompt(
     return _fitting(model, Prompt(tuple(ids)))
 
 
+def require_few_values(model: ServedModel, **parts: object) -> None:
+    """Raises BadRequestError that names the part of the request with which there are more items of lists and fields of
+    objects than a conversation of this context has by far. Bounds of characters do not see them: two million `{}` in
+    the place of tool calls hold everybody up for many seconds before a template makes text of them."""
+    most = 65_536 + 16 * model.max_model_len
+    left = most
+    for name, part in parts.items():
+        waiting = [part]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, dict | list):
+                left -= len(value)
+                if left < 0:
+                    raise BadRequestError(
+                        f"has too many list items and object fields: at most {most} in all of {', '.join(parts)}.",
+                        param=name,
+                    )
+                waiting.extend(value.values() if isinstance(value, dict) else value)
+
+
 async def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool = True) -> list[int]:
     return await model.threads.run(
         len(text), lambda: model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -89,7 +109,7 @@ async def render_chat(
             check=check,
         )
 
-    return await model.threads.run(_size(messages) + _size(tools), encode)
+    return await model.threads.run(size_of(messages, tools, extra), encode)
 
 
 def _fitting(model: ServedModel, prompt: Prompt) -> Prompt:
@@ -107,10 +127,14 @@ def _strings(value: object) -> Iterator[str]:
             yield from _strings(item)
 
 
+def size_of(*values: object) -> int:
+    """Roughly the characters of their JSON."""
+    return sum(map(_size, values))
+
+
 def _size(value: object) -> int:
-    """Roughly the characters of its JSON."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
-        return sum(_size(item) for pair in value.items() for item in pair)
-    return sum(map(_size, value)) if isinstance(value, Sequence) else 1
+        return sum(1 + _size(item) for pair in value.items() for item in pair)
+    return sum(1 + _size(item) for item in value) if isinstance(value, Sequence) else 1

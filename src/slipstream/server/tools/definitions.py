@@ -87,6 +87,8 @@ def _allowed(listed: object, tools: tuple[Tool, ...], parallel: bool) -> ToolCho
         raise BadRequestError(f'must be "auto" or "required", got {mode!r:.80}.', param=f"{where}.mode")
     if not isinstance(allowed, list) or not allowed:
         raise BadRequestError("must be a list of at least one function.", param=f"{where}.tools")
+    if len(allowed) > MAX_TOOLS:
+        raise BadRequestError(f"at most {MAX_TOOLS} tools, got {len(allowed)}.", param=f"{where}.tools")
     found = [_named(each, tools, f"{where}.tools[{index}]") for index, each in enumerate(allowed)]
     return ToolChoice(mode, tuple(tool for tool in tools if tool in found), parallel)
 
