@@ -6,8 +6,8 @@ The names below are the public surface; they are imported when first used, so th
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # importing `typing` for it would take longer than all the rest
 if TYPE_CHECKING:
     from slipstream.config.decision import Decision
     from slipstream.config.types import EngineOptions

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from slipstream import errors
-from slipstream.cli import main as main_module
+from slipstream.cli import dispatch
 from slipstream.cli.exit_codes import MEANINGS, ExitCode, summary
 from slipstream.cli.main import main
 from slipstream.cli.verbs import VERBS, Verb
@@ -30,7 +30,7 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> Install:
         module = ModuleType("a_verb")
         module.act = function  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "a_verb", module)
-        monkeypatch.setattr(main_module, "VERBS", (Verb("act", "a_verb", "act", "Do it."),))
+        monkeypatch.setattr(dispatch, "VERBS", (Verb("act", "a_verb", "act", "Do it."),))
 
     return install
 
@@ -182,3 +182,54 @@ def test_every_verb_of_the_table_is_there() -> None:
             entries += target
         else:
             assert callable(target)
+
+
+WATCHED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell begin with it ignored
+at, sys.argv = sys.argv[1], ["slipstream", *sys.argv[2:]]
+from slipstream.cli.main import run
+
+def strike(event, arguments):
+    if event == "import" and arguments[0] == at:
+        os.kill(os.getpid(), signal.SIGINT)
+
+sys.addaudithook(strike)
+run()
+"""
+
+
+@pytest.mark.parametrize(
+    "at", ["slipstream.cli.dispatch", "slipstream.cli.verbs", "slipstream.errors", "slipstream.cli.load", "numpy"]
+)
+def test_an_interrupt_during_any_import_is_no_traceback(at: str) -> None:
+    args = [sys.executable, "-c", WATCHED, at, "generate", "no-such-model", "--prompt", "x"]
+    done = subprocess.run(args, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_the_entry_point_imports_next_to_nothing_before_it_watches() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import slipstream.cli.main; print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())  # an editable install has a finder that needs some more
+    assert {name for name in loaded if name.startswith("slipstream")} == {
+        "slipstream",
+        "slipstream.cli",
+        "slipstream.cli.main",
+    }
+    assert not loaded & {"typing", "re", "enum", "dataclasses", "inspect", "signal", "numpy"}
+
+
+def test_an_interrupt_that_python_has_wrapped_is_one(verb: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    class Struck:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    def act() -> None:
+        type("Made", (), {"field": Struck()})
+
+    verb(act)
+    assert main(["act"]) == ExitCode.INTERRUPTED
+    assert capsys.readouterr() == ("", "interrupted\n")
