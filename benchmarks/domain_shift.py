@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.program import run_program
 from benchmarks.speculation import OFF, ON, ROOT, Answer, answer, chosen_kinds, tokenise
 from slipstream import SamplingParams
 from slipstream.bench.stats import Interval, t_interval
@@ -196,4 +197,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

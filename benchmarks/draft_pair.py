@@ -27,6 +27,7 @@ from pathlib import Path
 
 from gguf import GGUFReader, ReaderTensor
 
+from benchmarks.program import run_program
 from benchmarks.speculation import Row, measure_kind, table, tokenise
 from slipstream.config.types import EngineOptions
 from slipstream.engine.loading import load_engine
@@ -161,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.program import run_program
 from slipstream.kernels.cpu.native import PackedMatrix, Program, ThreadPool, ceilings, kernel_sets
 
 READ_BYTES = 96 << 20  # three times the largest cache, yet soon read
@@ -127,4 +128,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -20,6 +20,7 @@ from typing import Literal
 
 import numpy as np
 
+from benchmarks.program import run_program
 from slipstream.engine.async_engine import AsyncEngine
 from slipstream.engine.protocol import GenerationRequest
 from slipstream.sampling.params import SamplingParams
@@ -121,4 +122,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.larger_shapes import NOWHERE, READ_BYTES, random_matrix
+from benchmarks.program import run_program
 from slipstream.kernels.cpu.native import Program, ThreadPool, ceilings, kernel_sets
 
 VOCABULARY = 1024
@@ -132,4 +133,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

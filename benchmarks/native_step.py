@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.program import run_program
 from slipstream.bench.micro import StepResult, measure_native
 from slipstream.bench.steps import Step
 from slipstream.kernels.cpu import cpu_kernels
@@ -86,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from benchmarks.program import run_program
 from slipstream.engine.echo import EchoEngine
 from slipstream.engine.outputs import CompletionStats, OutputDelta
 from slipstream.engine.protocol import Engine, GenerationRequest
@@ -64,4 +65,5 @@ async def main() -> None:
     print(f"per traced request: {per_call(lambda: tracing.record(record, None), 300):.0f} us")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    run_program(lambda: asyncio.run(main()))

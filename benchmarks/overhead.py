@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from benchmarks.program import run_program
 from slipstream.config.types import EngineOptions
 from slipstream.engine.loading import load_engine
 from slipstream.engine.outputs import OutputDelta
@@ -145,4 +146,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -23,6 +23,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.program import run_program
+from slipstream.errors import ModelNotFoundError
+
 ROOT = Path(__file__).parent.parent
 WORKERS = ROOT / "benchmarks" / "workers"
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
@@ -242,6 +245,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--vocab", type=int, default=49000, help="token ids are drawn below this")
     args = parser.parse_args()
+    if not Path(args.model).is_file():
+        raise ModelNotFoundError("there is no such file.", where=args.model)
     workloads = QUICK if args.quick else FULL
     if args.only:
         names = args.only.split(",")
@@ -294,4 +299,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peers import ENGINES, Worker
+from benchmarks.program import run_program
 from slipstream.engine.batcher import build_batch
 from slipstream.engine.plan import PlanRow, RowSampling, StepPlan
 from slipstream.engine.runner import ForwardModel
@@ -178,4 +179,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

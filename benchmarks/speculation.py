@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.program import run_program
 from slipstream import SamplingParams
 from slipstream.bench.stats import Interval, t_interval
 from slipstream.config.types import EngineOptions
@@ -298,4 +299,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

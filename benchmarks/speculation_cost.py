@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
 
+from benchmarks.program import run_program
 from benchmarks.speculation import code_edits, tokenise
 from slipstream import SamplingParams
 from slipstream.config.types import EngineOptions
@@ -60,6 +61,9 @@ class Timed:
         result = self.inner.propose(requests)
         self.seconds += perf_counter() - started
         return result
+
+    def warm_up(self, requests: Sequence[Request]) -> None:
+        self.inner.warm_up(requests)
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
         self.decoding = all(row.samples and len(row.tokens) == 1 + row.num_draft for row in plan.rows)
@@ -151,4 +155,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

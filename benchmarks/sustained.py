@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.program import run_program
 from slipstream import AsyncEngine, GenerationRequest, SamplingParams
 from slipstream.bench.stats import student_t
 from slipstream.bench.svg import Chart, Point, Series, draw
@@ -109,6 +110,7 @@ def random_request(rng: random.Random, number: int, vocab: int, longest: int) ->
 
 
 async def client(engine: AsyncEngine, rng: random.Random, numbers: Any, until: float, ends: Counter[str]) -> None:
+    assert engine.tokenizer is not None
     vocab = engine.tokenizer.vocab_size
     while monotonic() < until:
         request = random_request(rng, next(numbers), vocab, 768)
@@ -233,4 +235,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

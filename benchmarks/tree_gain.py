@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.program import run_program
 from benchmarks.speculation import OFF, answer, chosen_kinds, tokenise
 from slipstream import SamplingParams
 from slipstream.config.types import EngineOptions
@@ -358,4 +359,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -24,6 +24,7 @@ from gguf import GGUFReader
 from numpy.typing import NDArray
 
 from benchmarks.draft_pair import PROMPTS, pruned, write_model
+from benchmarks.program import run_program
 from slipstream import LLM, SamplingParams
 from slipstream.hub.store import resolve_model
 from slipstream.sampling.logprobs import TokenLogprob
@@ -96,4 +97,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

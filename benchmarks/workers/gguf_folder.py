@@ -18,7 +18,7 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen
 
 def write_config(model: str, folder: str) -> None:
     """Raises SystemExit for a family whose class is not known here."""
-    settings = load_gguf_checkpoint(model)["config"]
+    settings = load_gguf_checkpoint(model)["config"]  # type: ignore[no-untyped-call]
     config = AutoConfig.for_model(settings.pop("model_type"), **settings)
     if config.model_type not in ARCHITECTURES:
         raise SystemExit(f"{config.model_type} models cannot be made from a GGUF file here: {model}")

@@ -7,15 +7,18 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 from benchmarks import domain_shift, overhead, peers, speculation, sustained, tree_gain
 from benchmarks.peers import EngineSpec, Workload
+from benchmarks.program import run_program
 from scipy import stats as scipy_stats
 
 from slipstream.engine.outputs import CompletionStats, OutputDelta
 from slipstream.engine.protocol import GenerationRequest
+from slipstream.errors import DiskSpaceError, SlipstreamError
 
 pytestmark = pytest.mark.fast
 
@@ -353,3 +356,40 @@ def test_the_best_fixed_setting_of_a_phase_is_chosen_afterwards() -> None:
     assert mean.value == pytest.approx(phase.share)
     assert "1 GROUPS DIFFER" in domain_shift.table([phase])
     assert domain_shift.overall([]) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "code"),
+    [
+        (DiskSpaceError("the disk is full.", where="here"), "error: here: the disk is full.\n", 5),
+        (SlipstreamError("it cannot be.", fix="Leave it."), "error: it cannot be. Leave it.\n", 1),
+        (KeyboardInterrupt(), "interrupted\n", 130),
+    ],
+)
+def test_errors_of_a_program_are_sentences(
+    error: BaseException, said: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        run_program(fail)
+    assert ended.value.code == code
+    assert capsys.readouterr() == ("", said)
+
+
+def test_defects_of_a_program_keep_their_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_program(lambda: print(1 // 0))
+
+
+@pytest.mark.parametrize("module", [overhead, peers, speculation, sustained, tree_gain, domain_shift])
+def test_a_model_that_there_is_not_is_a_sentence(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [module.__name__, "no-such-model"])
+    with pytest.raises(SystemExit) as ended:
+        run_program(module.main)
+    assert ended.value.code == 3
+    assert capsys.readouterr().err.startswith(("error: there is no model 'no-such-model'", "error: no-such-model: "))
