@@ -196,6 +196,17 @@ def test_an_open_loop_counts_from_when_a_request_was_due() -> None:
     assert [record.started for record in level.records] == sorted(record.started for record in level.records)
 
 
+def test_a_level_does_not_end_between_a_request_and_its_task(tmp_path, monkeypatch) -> None:
+    """The end is looked for in every turn of the event loop, also in the one after the last arrival."""
+    monkeypatch.setattr("slipstream.bench.loadgen.LAG_INTERVAL", 0.0)
+    path = tmp_path / "trace.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,5,2\n")
+    result, _ = bench(
+        Behaviour(), workload=WorkloadOptions(name=str(path)), speedup=1.0, seconds=5.0, max_requests=None
+    )
+    assert result.levels[0].summary.succeeded == 1
+
+
 def test_a_trace_is_replayed_at_its_own_times(tmp_path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,5,2\n1,6,3\n2,7,4\n3,900,90\n")

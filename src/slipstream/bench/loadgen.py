@@ -146,7 +146,7 @@ class LevelRunner:
 
     async def _one_client(self) -> None:
         while not self._finished.is_set():
-            sample = await self._send(self._take(), self._clock())
+            sample = await self._send(self._begin(*self._take(), self._clock()))
             if sample.error is not None:
                 await asyncio.sleep(self._load.backoff)
 
@@ -164,25 +164,29 @@ class LevelRunner:
                 else:
                     due += rng.expovariate(self._load.value)
                 await asyncio.sleep(max(0.0, due - self._clock()))
-                group.create_task(self._send((index, item), due))
+                group.create_task(self._send(self._begin(index, item, due)))
 
     def _take(self) -> tuple[int, Item]:
         index = self._next
         self._next += 1
         return index, self._workload.item(self._level, index)
 
-    async def _send(self, taken: tuple[int, Item], due: float) -> Sample:
+    def _begin(self, index: int, item: Item, due: float) -> Sample:
+        """Counts the request as open; before its task runs, so that the level does not end in between."""
         run = self._run
-        index, item = taken
         measured = run.start <= due < run.end and not self._full
-        body = self._dialect.body(item, self._seed + index)
-        answer = StreamedAnswer(keep_text=self._keep_text)
-        sample = Sample(index, item, due, self._clock(), answer, measured)
+        sample = Sample(index, item, due, self._clock(), StreamedAnswer(keep_text=self._keep_text), measured)
         run.samples.append(sample)
         if measured:
             self._open += 1
             self._started += 1
             self._full = self._started == self._load.max_requests
+        return sample
+
+    async def _send(self, sample: Sample) -> Sample:
+        run, answer = self._run, sample.answer
+        body = self._dialect.body(sample.item, self._seed + sample.index)
+        sample.sent = self._clock()
         try:
             async with asyncio.timeout(self._load.timeout):
                 await self._client.send("POST", PATHS[self._dialect.api], body, answer)
@@ -193,7 +197,7 @@ class LevelRunner:
             sample.error, sample.message = "timeout", f"no whole answer within {self._load.timeout:g} s."
         finally:
             sample.ended = self._clock()
-            if measured:
+            if sample.measured:
                 self._open -= 1
         self._unreachable = self._unreachable + 1 if sample.error == "connect" else 0
         if self._unreachable == GIVE_UP:
