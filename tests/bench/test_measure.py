@@ -6,12 +6,14 @@ from array import array
 
 import pytest
 
+from slipstream.bench.compare import serve_samples
 from slipstream.bench.knee import find_knee
 from slipstream.bench.loadgen import LevelRun, Load, Sample
 from slipstream.bench.measure import SLICES, meets_alone, meets_slo, summarise_level
 from slipstream.bench.record import Level, RequestRecord
 from slipstream.bench.slo import parse_slo
 from slipstream.bench.stream import StreamedAnswer, Usage
+from slipstream.bench.table import level_notes
 from slipstream.bench.workload import Item
 
 pytestmark = pytest.mark.fast
@@ -165,6 +167,22 @@ def test_failures_and_missed_objectives_end_a_sweep() -> None:
     assert whole.knee == 2
     assert whole.limit == 1
     assert "last level or above" in whole.why
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("concurrency", "no request began within the 20 s"), ("rate", "no request was due within the 20 s")],
+)
+def test_a_window_in_which_nothing_began_is_not_called_a_failure(kind: str, said: str) -> None:
+    warming = sample(0, -1.0, [25.0], measured=False)
+    found = level(warming, kind=kind)
+    knee = find_knee([found])
+    assert said in knee.why
+    assert "--seconds" in knee.why
+    assert "answered" not in knee.why
+    [note] = level_notes(found)
+    assert note.startswith("0 requests in 20.0 s: no request")
+    assert serve_samples(found) == []
 
 
 def test_an_open_loop_bends_where_requests_pile_up() -> None:

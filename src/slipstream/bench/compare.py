@@ -60,7 +60,9 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def serve_samples(level: Level) -> list[Samples]:
-    """The metrics of one level of a load test."""
+    """The metrics of one level of a load test; none of a level without an answer."""
+    if not level.summary.succeeded:
+        return []
     width = level.summary.seconds / len(level.tokens_by_slice)
     found = [
         Samples("output tokens/s", True, False, {i: each / width for i, each in enumerate(level.tokens_by_slice)}),

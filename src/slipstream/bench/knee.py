@@ -45,10 +45,24 @@ def find_knee(levels: Sequence[Level]) -> Knee:
     return Knee(knee, float(limit), rule, f"{why[0].upper()}{why[1:]}.")
 
 
+def nothing_measured(level: Level) -> str | None:
+    """Why a level has no answer to measure, or None if it has one."""
+    summary = level.summary
+    if summary.succeeded:
+        return None
+    if summary.requests:
+        return "no request was answered"
+    window = f"within the {summary.seconds:.3g} s that were measured"
+    if level.kind == "concurrency":
+        return f"no request began {window}, as earlier ones took longer; give more --seconds, or shorter requests"
+    return f"no request was due {window}; give more --seconds, or a higher rate"
+
+
 def _failure(level: Level) -> str | None:
     summary = level.summary
-    if not summary.succeeded:
-        return "no request was answered"
+    nothing = nothing_measured(level)
+    if nothing is not None:
+        return nothing
     failed = sum(summary.errors.values())
     if failed > FAILED * summary.requests:
         return f"{failed} of {summary.requests} requests failed"

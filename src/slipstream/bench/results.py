@@ -71,7 +71,7 @@ def compare_results(
     tables_a, tables_b = [_samples(each) for each in a], [_samples(each) for each in b]
     levels = [level for level in tables_a[0] if all(level in each for each in (*tables_a, *tables_b))]
     if not levels:
-        raise UsageError("the results have no level in common.")
+        raise UsageError("the results have no level in common in which requests were answered.")
     found: list[Comparison] = []
     for level in levels:
         for metric in tables_a[0][level]:
@@ -108,6 +108,7 @@ def _samples(result: Result) -> dict[str, dict[str, Samples]]:
         return {
             f"{level.kind} {level.value:g}": {each.metric: each for each in serve_samples(level)}
             for level in result.levels
+            if level.summary.succeeded
         }
     return {
         case.name: {

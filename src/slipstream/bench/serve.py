@@ -12,7 +12,7 @@ from pathlib import Path
 from slipstream.bench.api import Api, Dialect, find_model, probe
 from slipstream.bench.connection import Client
 from slipstream.bench.endpoint import Endpoint
-from slipstream.bench.knee import find_knee
+from slipstream.bench.knee import find_knee, nothing_measured
 from slipstream.bench.loadgen import LevelRunner, Load
 from slipstream.bench.measure import TokenCount, summarise_level
 from slipstream.bench.record import FORMAT, Level, ServeResult
@@ -152,8 +152,9 @@ async def run_serve(
             level = summarise_level(run, options.slo, count_tokens, seed=options.workload.seed)
             levels.append(level)
             on_level(level)
-            if not level.summary.succeeded:
-                notes.append(f"the sweep ended at {load.kind} {load.value:g}: no request was answered")
+            nothing = nothing_measured(level)
+            if nothing is not None:
+                notes.append(f"the sweep ended at {load.kind} {load.value:g}: {nothing}")
                 break
     finally:
         client.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slipstream.bench.knee import nothing_measured
 from slipstream.bench.record import Level, ServeResult
 from slipstream.bench.stats import Interval
 
@@ -34,6 +35,8 @@ def level_notes(level: Level) -> list[str]:
     """What to know before believing a level's numbers."""
     summary = level.summary
     tokens, overhead = summary.tokens, summary.overhead
+    if not summary.requests:
+        return [f"0 requests in {summary.seconds:.1f} s: {nothing_measured(level)}"]
     server = "not given" if tokens.server is None else str(tokens.server)
     client = "not counted" if tokens.client is None else str(tokens.client)
     return [
