@@ -75,6 +75,8 @@ CASES: list[tuple[str, str, str, list[tuple[str, str]]]] = [
     ("hermes", '<tool_call>{"name": "get", "arguments": {"city": "U', "", [("get", '{"city": "U')]),
     ("hermes", '<tool_call>{"na', '<tool_call>{"na', []),
     ("hermes", "x <tool_", "x <tool_", []),
+    ("hermes", '<tool_call>{"name": "now"}\n</tool_ca', "", [("now", "{}")]),
+    ("hermes", '<tool_call>{"name": "now"}</tool_call> <tool_', " <tool_", [("now", "{}")]),
     ("hermes", '<tool_call>{"name": "now", "arguments": null}</tool_call>', "", [("now", "{}")]),
     ("hermes", '<tool_call>{"name": "now", "arguments": {} oops</tool_call>', "ops", [("now", "{}")]),
     ("llama3", f'{{"name": "get", "parameters": {ARGS}}}', "", [("get", ARGS)]),

@@ -45,7 +45,7 @@ class MarkedCalls:
     def finish(self) -> MessageDelta:
         if self._call is not None and self._out.num_calls == self._before:
             self._show(self._raw)  # cut off before it was a call
-        elif self._held.strip() or not self._out.num_calls:
+        elif not self._ending():
             self._show(self._held)
         self._call, self._raw, self._held = None, "", ""
         return self._out.take()
@@ -87,6 +87,12 @@ class MarkedCalls:
             return True
         marks = (*self._begins, *(self._ends if self._out.num_calls else ()))
         return any(mark.startswith(rest) for mark in marks)
+
+    def _ending(self) -> bool:
+        """Behind a call, whether what is held is whitespace or the beginning of an end mark: the text was cut off."""
+        return self._out.num_calls > 0 and (
+            not self._held.strip() or any(mark.startswith(self._held.strip()) for mark in self._ends)
+        )
 
     def _parallel_left(self) -> bool:
         return self._parallel or not self._out.num_calls
