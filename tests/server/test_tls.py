@@ -43,6 +43,30 @@ def test_files_that_are_none(tmp_path: Path, capsys):
 
 
 @pytest.mark.fast
+def test_what_is_wrong_with_the_files_is_said(tmp_path: Path):
+    damaged = tmp_path / "damaged"
+    damaged.write_text(KEY.read_text()[:100] + "\n-----END PRIVATE KEY-----\n")
+    cases = (
+        (tmp_path / "none", KEY, None, f"{tmp_path / 'none'}: cannot be used for TLS: cannot be read: No such file"),
+        (CERTIFICATE, CERTIFICATE, None, f"{CERTIFICATE}: cannot be used for TLS: holds no private key"),
+        (KEY, KEY, None, f"{KEY}: cannot be used for TLS: holds no certificate"),
+        (CERTIFICATE, damaged, None, "one of the files is damaged"),
+        (CERTIFICATE, ENCRYPTED, None, "the key is encrypted. Name a file with its password"),
+        (CERTIFICATE, ENCRYPTED, "wrong", "the password does not open the key"),
+    )
+    for certificate, key, password, said in cases:
+        with pytest.raises(ConfigError) as refused:
+            check_tls(certificate, key, password)
+        assert said in str(refused.value)
+
+
+@pytest.mark.fast
+def test_a_key_of_another_certificate():
+    with pytest.raises(ConfigError, match="the key belongs to another certificate"):
+        check_tls(CERTIFICATE, FOLDER / "other_key.pem")
+
+
+@pytest.mark.fast
 def test_the_password_of_a_key(tmp_path: Path, capsys):
     check_tls(CERTIFICATE, ENCRYPTED, PASSWORD)
     file = tmp_path / "password"

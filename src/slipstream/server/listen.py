@@ -55,7 +55,28 @@ def check_tls(certificate: Path | None, key: Path | None, password: str | None =
     """Raises ConfigError if the files are no certificate and its key; before the model is loaded."""
     if certificate is None or key is None:
         return
+    _pem(certificate, "CERTIFICATE", "certificate")
+    secret = _pem(key, "PRIVATE KEY", "private key")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password or (lambda: ""))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot be used for TLS: {error}.", where=f"{certificate}, {key}") from error
+        if "KEY_VALUES_MISMATCH" in str(error):
+            why, fix = "the key belongs to another certificate", None
+        elif "ENCRYPTED" in secret and password is None:
+            why, fix = "the key is encrypted", "Name a file with its password: --tls-key-password FILE."
+        elif "ENCRYPTED" in secret:
+            why, fix = "the password does not open the key, or one of the files is damaged", None
+        else:
+            why, fix = f"one of the files is damaged ({error})", None
+        raise ConfigError(f"cannot be used for TLS: {why}.", where=f"{certificate}, {key}", fix=fix) from error
+
+
+def _pem(file: Path, mark: str, what: str) -> str:
+    """The file's text, which has a block of that kind. Raises ConfigError."""
+    try:
+        text = file.read_text("ascii", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"cannot be used for TLS: cannot be read: {error.strerror}.", where=str(file)) from error
+    if f"{mark}-----" not in text:
+        raise ConfigError(f"cannot be used for TLS: holds no {what} in PEM form.", where=str(file))
+    return text
