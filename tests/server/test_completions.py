@@ -159,7 +159,8 @@ async def test_bad_fields_are_named(fields, param, part):
 @pytest.mark.parametrize(
     ("raw", "part"),
     [
-        (b"", "not valid JSON"),
+        (b"", "not valid JSON: it is empty"),
+        (b" \n", "not valid JSON: it is empty"),
         (b"{", "not valid JSON"),
         (b"[]", "object"),
         (b"null", "object"),

@@ -6,6 +6,7 @@ import pytest
 from slipstream.engine.echo import EchoEngine
 from slipstream.features import FEATURES
 from slipstream.server.keys import parse_keys
+from slipstream.server.routes.docs import docs_page
 from slipstream.version import installed_version
 from tests.server.live import live
 from tests.server.serving import byte_tokenizer, client_for, echo_app, error_of, events, post
@@ -139,6 +140,16 @@ async def test_docs_need_no_other_site():
     assert "<script" not in response.text
     for part in ("POST /v1/chat/completions", "max_completion_tokens", "list of Message", "required"):
         assert part in response.text
+
+
+async def test_docs_show_required_fields_first_and_real_defaults():
+    fields = {"a": {"type": "integer", "default": None}, "b": {"type": "boolean", "default": True}, "c": {}}
+    schemas = {"Body": {"properties": fields, "required": ["c"]}}
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Body"}}}}
+    paths = {"/x": {"post": {"description": "Does it.", "requestBody": body}}}
+    page = docs_page({"info": {"title": "T", "version": "1"}, "paths": paths, "components": {"schemas": schemas}})
+    rows = ["c<td>any<td>required", "a<td>integer<td>", "b<td>boolean<td>true"]
+    assert "".join(f"<tr><td>{row}</tr>" for row in rows) in page
 
 
 async def test_embeddings_are_refused_with_the_reason():

@@ -5,6 +5,7 @@ FastAPI's own page loads its program from another site; this one works without a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
@@ -57,9 +58,16 @@ def _section(method: str, path: str, operation: Mapping[str, Any], schemas: Mapp
 def _rows(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[str]:
     body = schemas.get(schema.get("$ref", "").rpartition("/")[2], schema)
     required = body.get("required", ())
-    for name, field in body.get("properties", {}).items():
-        default = "required" if name in required else str(field.get("default")).lower()
+    fields = body.get("properties", {}).items()
+    for name, field in sorted(fields, key=lambda item: item[0] not in required):
+        default = "required" if name in required else _default(field)
         yield f"<tr><td>{escape(name)}<td>{escape(_kind(field))}<td>{escape(default)}</tr>"
+
+
+def _default(field: Mapping[str, Any]) -> str:
+    """As JSON; nothing where leaving the field out is not the same as giving some value."""
+    value = field.get("default")
+    return "" if value is None else json.dumps(value)
 
 
 def _kind(field: Mapping[str, Any]) -> str:

@@ -31,6 +31,8 @@ Body = TypeVar("Body", bound=RequestModel)
 
 def read_body(kind: type[Body], raw: bytes) -> Body:
     """Raises BadRequestError that names the first field that is wrong."""
+    if not raw.strip():
+        raise BadRequestError("the body is not valid JSON: it is empty.")
     try:
         return kind.model_validate_json(raw)
     except ValidationError as error:
