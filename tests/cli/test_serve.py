@@ -22,8 +22,10 @@ import pytest
 
 from slipstream.cli.exit_codes import ExitCode
 from slipstream.cli.main import main
-from slipstream.cli.serve import MAX_QUEUED, MAX_QUEUED_TOKENS, _bounded
+from slipstream.cli.serve import MAX_QUEUED, MAX_QUEUED_TOKENS, _bounded, _greeting, _say
 from slipstream.config.types import EngineOptions, SchedulerOptions
+from slipstream.engine.protocol import EngineInfo
+from slipstream.server.options import ServerOptions
 
 PATIENCE = 60.0  # seconds
 RUN = """
@@ -48,7 +50,7 @@ class Server:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line.rstrip("\n"))
-            if found := re.match(r"(http://\S+) \(", line):
+            if found := re.search(r"(http://\S+) \(", line):
                 self.url = found[1]
                 self._listening.set()
         self._listening.set()
@@ -90,10 +92,11 @@ def test_start_answer_and_end(tiny_folder: Path, tmp_path: Path, where: tuple[st
         assert answer.json()["usage"]["completion_tokens"] == 4
         assert answer.json()["model"] == "tiny"
         assert server.end() == 0
-    greeting = "\n".join(server.lines)
+    logged = [json.loads(each) for each in server.lines]  # the greeting, too
+    greeting = "\n".join(each["message"] for each in logged[:2])
     assert "tiny: llama" in greeting.lower()
     assert f"{server.url}/docs" in greeting
-    [line] = [json.loads(each) for each in server.lines if "/v1/completions" in each]
+    [line] = [each for each in logged if each.get("path") == "/v1/completions"]
     assert line["status"] == 200
     assert line["request_id"] == answer.headers["x-request-id"]
 
@@ -155,6 +158,16 @@ def test_a_port_that_is_taken_is_known_at_once(tiny_folder: Path, tmp_path: Path
 def test_mistakes(args: list[str], code: int, part: str, capsys: pytest.CaptureFixture[str]):
     assert main(["serve", *args]) == code
     assert part in capsys.readouterr().err
+
+
+@pytest.mark.fast
+def test_a_quiet_start_still_warns(capsys: pytest.CaptureFixture[str]):
+    info = EngineInfo("m", 2048, 100, family="Llama", warnings=("memory is short",))
+    lines = _greeting(("m",), info, ServerOptions(), "http://here")
+    for quiet, said in ((True, ["warning: memory"]), (False, ["warning: memory", "m: Llama", "http://here (no API"])):
+        _say(lines, "text", quiet=quiet)
+        shown = capsys.readouterr().err.splitlines()
+        assert [line[: len(part)] for line, part in zip(shown, said, strict=True)] == said
 
 
 @pytest.mark.fast

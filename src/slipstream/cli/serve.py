@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Mapping
@@ -147,10 +148,20 @@ def _serve(
     served = ServedModel(names, tokenizer, info.max_model_len, info.vocab_size, int(time.time()))
 
     def on_listening(url: str) -> None:
-        if not quiet:
-            note("\n".join(_greeting(names, info, server, url)))
+        _say(_greeting(names, info, server, url), server.log_format, quiet=quiet)
 
     serve_http(ServerContext(engine, served, server), listener, on_listening=on_listening)
+
+
+def _say(lines: list[tuple[int, str]], form: LogFormat, *, quiet: bool) -> None:
+    """As lines of the log for machines, whose level is set, or as they stand for people."""
+    for level, line in lines:
+        if form == "json":
+            logging.getLogger("slipstream.server").log(level, line)
+        elif level == logging.WARNING:
+            note(f"warning: {line}")
+        elif not quiet:
+            note(line)
 
 
 def _bounded(options: EngineOptions) -> EngineOptions:
@@ -190,13 +201,17 @@ def _engine(
     )
 
 
-def _greeting(names: tuple[str, ...], info: EngineInfo, server: ServerOptions, url: str) -> list[str]:
+def _greeting(names: tuple[str, ...], info: EngineInfo, server: ServerOptions, url: str) -> list[tuple[int, str]]:
+    """Lines with their level of `logging`."""
     keys = len(server.api_keys)
     guarded = f"{keys} API key{'s' if keys > 1 else ''}" if keys else "no API key needed"
     return [
-        *overruled(info.decisions),
-        *(f"warning: {each}" for each in info.warnings),
-        f"{', '.join(names)}: {info.family}, context of {info.max_model_len} tokens, "
-        f"loaded in {info.load_time:.2f} s, warmed up in {info.warm_up_time:.2f} s",
-        f"{url} ({guarded}); the API is at {url}/v1, {url}/docs lists the routes",
+        *((logging.INFO, each) for each in overruled(info.decisions)),
+        *((logging.WARNING, each) for each in info.warnings),
+        (
+            logging.INFO,
+            f"{', '.join(names)}: {info.family}, context of {info.max_model_len} tokens, "
+            f"loaded in {info.load_time:.2f} s, warmed up in {info.warm_up_time:.2f} s",
+        ),
+        (logging.INFO, f"{url} ({guarded}); the API is at {url}/v1, {url}/docs lists the routes"),
     ]
