@@ -44,8 +44,8 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(monkeypatch, tiny_folder, t
     real = LLM.stream
     stopped: list[str] = []
 
-    def interrupted(self, prompt, params=None):
-        stream = real(self, prompt, params)
+    def interrupted(self, prompt, params=None, **more):
+        stream = real(self, prompt, params, **more)
         if stopped:
             yield from stream
             return

@@ -414,3 +414,14 @@ def test_a_grammar_is_kept_while_its_request_is_open() -> None:
     assert list(found) == [GrammarSpec.regex("a")]
     bench.take(bench.core.abort("a"))
     assert not found
+
+
+def test_the_progress_of_a_prompt_until_its_first_token() -> None:
+    bench = Bench(max_num_batched_tokens=4)
+    bench.add("a", prompt=range(7), max_tokens=3)
+    seen = [bench.core.prompt_progress("a")]
+    while bench.core.has_work:
+        bench.step()
+        seen.append(bench.core.prompt_progress("a"))
+    assert seen == [(0, 7), (4, 7), None, None, None]
+    assert bench.core.prompt_progress("b") is None

@@ -151,6 +151,13 @@ class TestStream:
         assert "".join(delta.text for delta in deltas) == whole.outputs[0].text
         assert [delta.finish_reason for delta in deltas] == [None] * 5 + ["length"]
 
+    def test_progress_of_the_prompt_is_told_until_the_first_token(self, tiny_folder: Path) -> None:
+        told: list[tuple[int, int]] = []
+        with LLM(str(tiny_folder), num_threads=1, num_blocks=32, max_prefill_chunk=4) as llm:
+            first = next(llm.stream(list(range(60, 70)), GREEDY, prompt_progress=lambda *done: told.append(done)))
+            assert told == [(4, 10), (8, 10)]
+            assert len(first.token_ids) == 1
+
     def test_two_streams_and_a_batch_in_turns(self, llm: LLM) -> None:
         long = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
         expected = dict(zip("abc", ids(llm.generate(["a", "b", "c"], long)), strict=True))

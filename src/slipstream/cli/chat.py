@@ -12,6 +12,7 @@ from slipstream.cli.length import with_default_length
 from slipstream.cli.load import load_llm
 from slipstream.cli.options import engine_options, sampling_options
 from slipstream.cli.parameters import Argument, Option
+from slipstream.cli.prompt_line import PromptLine
 from slipstream.cli.render import note, speed_line
 from slipstream.engine.llm import LLM
 from slipstream.errors import ContextLengthError, InvalidParamsError, RequestError
@@ -39,7 +40,7 @@ def chat(
     conversation = Conversation(SamplingParams.from_mapping({**DEFAULTS, **sampling}))
     if system is not None:
         conversation.set_system(system)
-    with load_llm(model, settings, quiet=quiet) as llm:
+    with load_llm(model, settings, quiet=quiet, interactive=True) as llm:
         llm.require_chat_template()
         if not quiet:
             note(f"{model}: {llm.plan.options.max_model_len} tokens of context. /help lists commands, Ctrl-D leaves.")
@@ -99,14 +100,17 @@ def _answer(llm: LLM, conversation: Conversation, question: str, *, quiet: bool)
         prompt = llm.encode_chat(conversation.messages)
         context = llm.plan.options.max_model_len
         params = with_default_length(conversation.params, len(prompt), context, MAX_ANSWER)
-        stream = llm.stream(prompt, params)
-        for delta in stream:
-            text += delta.text
-            stats, error = delta.stats, delta.error
-            sys.stdout.write(delta.text)
-            sys.stdout.flush()
+        with (
+            PromptLine(quiet=quiet) as line,
+            contextlib.closing(llm.stream(prompt, params, prompt_progress=line.show)) as stream,
+        ):
+            for delta in stream:
+                line.clear()
+                text += delta.text
+                stats, error = delta.stats, delta.error
+                sys.stdout.write(delta.text)
+                sys.stdout.flush()
     except KeyboardInterrupt:
-        stream.close()
         note("\n(stopped)")
     except RequestError as failure:
         conversation.undo()

@@ -12,6 +12,7 @@ from slipstream.cli.length import length_note, with_default_length
 from slipstream.cli.load import load_llm
 from slipstream.cli.options import engine_options, sampling_options
 from slipstream.cli.parameters import Argument, Option
+from slipstream.cli.prompt_line import PromptLine
 from slipstream.cli.render import note, output_json, speed_line
 from slipstream.engine.llm import LLM
 from slipstream.engine.outputs import RequestOutput
@@ -69,7 +70,7 @@ def generate(
     if system is not None and not chat:
         raise UsageError("--system needs --chat.")
     checked = SamplingParams.from_mapping(params)
-    with load_llm(model, settings, quiet=quiet) as llm:
+    with load_llm(model, settings, quiet=quiet, interactive=not json_) as llm:
         tokens = _chat_prompt(llm, text, system) if chat else llm.tokenizer.encode(text)
         context = llm.plan.options.max_model_len
         checked = with_default_length(checked, len(tokens), context)
@@ -114,10 +115,12 @@ def _chat_prompt(llm: LLM, text: str, system: str | None) -> list[int]:
 
 def _stream(llm: LLM, prompt: list[int], params: SamplingParams, *, quiet: bool) -> None:
     stats = error = None
-    for delta in llm.stream(prompt, params):
-        sys.stdout.write(delta.text)
-        sys.stdout.flush()
-        stats, error = delta.stats, delta.error
+    with PromptLine(quiet=quiet) as line:
+        for delta in llm.stream(prompt, params, prompt_progress=line.show):
+            line.clear()
+            sys.stdout.write(delta.text)
+            sys.stdout.flush()
+            stats, error = delta.stats, delta.error
     sys.stdout.write("\n")
     sys.stdout.flush()
     if error is not None:

@@ -7,16 +7,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from slipstream.cli.options import read_options
+from slipstream.cli.prompt_line import in_small_steps
 from slipstream.cli.render import note, overruled
 from slipstream.engine.llm import LLM
 
 
-def load_llm(model: str, settings: Mapping[str, Any], *, quiet: bool = False) -> LLM:
-    """Raises ConfigError, ModelError or InsufficientMemoryError."""
+def load_llm(model: str, settings: Mapping[str, Any], *, quiet: bool = False, interactive: bool = False) -> LLM:
+    """`interactive`: somebody at the terminal will be shown how far a prompt is, if not `quiet`.
+
+    Raises ConfigError, ModelError or InsufficientMemoryError.
+    """
     options, environment = read_options(model, settings)
     if quiet or not sys.stderr.isatty():
         llm = LLM(options, cache_dir=environment.cache_dir)
     else:
+        if interactive:
+            options = in_small_steps(options)
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

@@ -98,6 +98,15 @@ class EngineCore:
         """Requests with an unfinished completion; a view."""
         return self._children.keys()
 
+    def prompt_progress(self, request_id: str) -> tuple[int, int] | None:
+        """(prompt tokens computed or found in the cache, prompt tokens) of the request's first unfinished completion;
+        None once its first token is there, and if there is no such request."""
+        names = self._children.get(request_id)
+        request = None if not names else self._completions[names[0]].request
+        if request is None or request.num_output_tokens:
+            return None
+        return request.computed, request.num_prompt_tokens
+
     def check(self, request: GenerationRequest) -> None:
         """Raise the error that `add` would raise for the request's own content, and change nothing."""
         self._requests(request, self._clock())

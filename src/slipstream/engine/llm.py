@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
+PromptProgress = Callable[[int, int], None]  # (tokens of the prompt computed, tokens of the prompt)
 ParamsArgument = SamplingParams | Sequence[SamplingParams] | None
 
 _NO_TOKEN_IDS = (bytes, bytearray, Mapping, Set)  # iterable, and of integers even, but not a sequence of token ids
@@ -118,12 +119,20 @@ class LLM:
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        prompt_progress: PromptProgress | None = None,
     ) -> Generator[OutputDelta, None, None]:
-        """Complete one prompt, yielding what each step adds. Leaving the iterator early ends the request."""
+        """Complete one prompt, yielding what each step adds. Leaving the iterator early ends the request.
+
+        `prompt_progress` is called after each step that left a part of the prompt to be computed, with the tokens that
+        are computed and those of the whole prompt: a step takes `max_prefill_chunk` of them at most.
+        """
         request = self._request(prompt, sampling_params or SamplingParams(), 0)
         self._core.check(request)
-        return self._deltas([request])
+        return self._deltas([request], prompt_progress)
 
     def generate_as_completed(
         self, items: Iterable[tuple[Key, Prompt, SamplingParams]], *, max_open: int | None = None
@@ -264,7 +273,9 @@ class LLM:
                 advance(int(output.finished), len(delta.token_ids))
         return list(outputs.values())
 
-    def _deltas(self, requests: Sequence[GenerationRequest]) -> Generator[OutputDelta, None, None]:
+    def _deltas(
+        self, requests: Sequence[GenerationRequest], prompt_progress: PromptProgress | None = None
+    ) -> Generator[OutputDelta, None, None]:
         """Run the requests, stepping the core; what it gives other open streams waits for them in the mailbox."""
         core, own = self._core, {request.request_id for request in requests}
         waiting = deque(requests)
@@ -277,6 +288,10 @@ class LLM:
                 if not waiting and own.isdisjoint(core.open_request_ids) and own.isdisjoint(self._mailbox):
                     return
                 self._step()
+                for request_id in own if prompt_progress is not None else ():
+                    done = core.prompt_progress(request_id)
+                    if done is not None and prompt_progress is not None:
+                        prompt_progress(*done)
         finally:
             self._leave(own)
 
