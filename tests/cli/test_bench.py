@@ -166,6 +166,8 @@ def test_offline_benchmarks(run, tiny_folder: Path, tmp_path: Path) -> None:
     assert code == 0
     assert out.startswith("3 requests, 24 + 12 tokens\n  output tokens/s")
     assert "over 3 rounds" in out
+    assert "  seconds " in out
+    assert " ms" not in out
     assert "peak memory" in out
     assert "round 0:" in err
     assert "warm-up, dropped" in err
@@ -175,6 +177,7 @@ def test_offline_benchmarks(run, tiny_folder: Path, tmp_path: Path) -> None:
     code, out, _ = run("compare", tmp_path / "t.json", tmp_path / "t.json")
     assert code == 0
     assert out.count("1.000 [1.000, 1.000]") == 3
+    assert " ms" not in out
     assert run("latency", *options, "--shapes", "1x300:4")[0] == 4
     assert run("throughput", *options[:3], "--rounds", 0)[0] == 2
 

@@ -74,4 +74,5 @@ def _table(found: list[Comparison]) -> list[str]:
 
 
 def _number(metric: str, value: float) -> str:
-    return f"{value:.2f}" if metric.endswith("/s") else f"{1000 * value:.2f} ms"
+    whole = metric == "seconds" or metric.endswith("/s")
+    return f"{value:.2f}" if whole else f"{1000 * value:.2f} ms"

@@ -122,7 +122,8 @@ def _deliver(result: OfflineResult, output: Path | None, json_: bool) -> None:
         for metric, each in case.summary.items():
             values = case.rounds[metric]
             spread = (max(values) - min(values)) / each.value if each.value else 0.0
-            scale, unit = (1.0, "") if metric.endswith("/s") else (1000.0, " ms")
+            whole = metric == "seconds" or metric.endswith("/s")
+            scale, unit = (1.0, "") if whole else (1000.0, " ms")
             mean, low, high = (f"{scale * number:.2f}" for number in (each.value, each.low, each.high))
             if len(values) == 1:
                 print(f"  {metric:<16} {mean}{unit}  (one round: no interval)")
