@@ -135,6 +135,19 @@ async def test_a_body_that_comes_too_slowly():
         writer.close()
 
 
+@pytest.mark.parametrize("rest", [b"", b"ZZ\r\n"])
+async def test_a_client_that_leaves_within_its_body_is_no_defect(rest, caplog):
+    """The log would get a traceback of seventy lines for each, and `rest` makes the server itself end it."""
+    async with live(engine()) as server:
+        reader, writer = await server.connect()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n")
+        await until(lambda: server.context.lifecycle.open_ids)
+        writer.write(rest) if rest else writer.close()
+        await until(lambda: not server.context.lifecycle.open_ids)
+        assert reader is not None
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
+
 async def test_a_body_that_is_too_large_ends_the_connection():
     async with live(engine(), max_body_bytes=1000) as server:
         reader, writer = await server.connect()

@@ -64,6 +64,13 @@ def test_a_client_cannot_forge_lines():
     assert len(out.getvalue().splitlines()) == 1
 
 
+def test_what_a_client_sent_cannot_command_a_terminal():
+    out = io.StringIO()
+    configure_logging("text", stream=out)
+    logging.getLogger("slipstream.server").info("GET %s", "/\x1b[2J\0\x85\u2028\u202e/Straße")
+    assert out.getvalue().endswith("INFO GET /\\x1b[2J\\x00\\x85\\u2028\\u202e/Straße\n")
+
+
 def test_tracebacks_are_kept():
     for form in ("text", "json"):
         out = io.StringIO()

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from slipstream.errors import SlipstreamError
@@ -70,7 +71,8 @@ def create_app(context: ServerContext) -> FastAPI:
     app.include_router(responses.make_router())
     app.include_router(page.make_router())
     app.add_exception_handler(SlipstreamError, _on_own_error)
-    app.add_exception_handler(ClientGoneError, _on_client_gone)
+    for gone in (ClientGoneError, ClientDisconnect):  # while it waits, or before all of its body is there
+        app.add_exception_handler(gone, _on_client_gone)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_defect)
     install_openapi(app)

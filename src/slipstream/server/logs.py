@@ -60,5 +60,9 @@ def configure_logging(form: LogFormat, *, stream: TextIO | None = None, quiet: b
 
 
 def _one_line(text: str) -> str:
-    """What a client sent cannot forge a second line."""
-    return text.replace("\r", "\\r").replace("\n", "\\n")
+    """What a client sent can neither forge a second line nor command the terminal that shows it."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else _escaped(each) for each in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
