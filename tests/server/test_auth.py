@@ -129,3 +129,12 @@ async def test_cors_is_off_by_default():
         assert response.headers["access-control-allow-origin"] == "https://a.example"
         other = await client.options("/v1/completions", headers={**preflight, "Origin": "https://b.example"})
         assert "access-control-allow-origin" not in other.headers
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+async def test_an_allowed_origin_may_use_every_method_that_routes_have(method: str) -> None:
+    asked = {"Origin": "https://a.example", "Access-Control-Request-Method": method}
+    async with client_for(echo_app(cors_origins=("https://a.example",), api_keys=KEYS)) as client:
+        response = await client.options("/v1/responses/resp_1", headers=asked)
+    assert response.status_code == 200
+    assert method in response.headers["access-control-allow-methods"]

@@ -90,7 +90,7 @@ def _add_middleware(app: FastAPI, context: ServerContext, observation: Observati
         app.add_middleware(
             CORSMiddleware,
             allow_origins=options.cors_origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=[ID_HEADER, "Retry-After"],
         )
