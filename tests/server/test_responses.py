@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ import pytest
 from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.server.keys import parse_keys
 from slipstream.server.responses.store import ResponseStore
+from slipstream.server.routes.responses import make_router
 from tests.server.scripted import ScriptedEngine
 from tests.server.serving import byte_tokenizer, echo_app, served
 
@@ -215,3 +217,41 @@ def test_the_store_keeps_within_its_bounds() -> None:
     assert len(small) == 1
     assert small.delete(None, "b")
     assert not small.delete(None, "b")
+
+
+@pytest.mark.parametrize("bound", [{"max_responses": 5}, {"max_characters": 500}])
+def test_one_tenant_cannot_drive_out_what_another_has_stored(bound: dict[str, int]) -> None:
+    store = ResponseStore(**bound)
+    for name in ("mine-1", "mine-2"):
+        store.put("me", {"id": name}, [], [{"content": "x" * 50}])
+    for number in range(50):
+        store.put("another", {"id": f"other-{number}"}, [], [{"content": "x" * 50}])
+    assert store.get("me", "mine-1") is not None
+    assert store.get("me", "mine-2") is not None
+    assert store.get("another", "other-49") is not None
+    assert store.get("another", "other-40") is None
+
+
+def test_what_is_stored_takes_the_memory_that_is_counted() -> None:
+    """As objects, half a million small fields took ten times their characters."""
+    store = ResponseStore()
+    metadata = {f"k{number}": "ü" for number in range(1000)}
+    items = [{"type": "reasoning", "id": str(number)} for number in range(1000)]
+    store.put(None, {"id": "a", "metadata": metadata}, items, [{"role": "user", "content": "ü"}])
+    found = store.get(None, "a")
+    assert found is not None
+    assert sys.getsizeof(found.text) - sys.getsizeof("") == found.size
+    assert found.response == {"id": "a", "metadata": metadata}
+    assert found.input_items == items
+    assert found.messages == [{"role": "user", "content": "ü"}]
+
+
+async def test_a_router_uses_the_store_that_it_is_given() -> None:
+    store = ResponseStore()
+    app = echo_app()
+    known = list(app.router.routes)
+    app.include_router(make_router(store))
+    app.router.routes[:] = [*app.router.routes[len(known) :], *known]
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://tiny") as client:
+        assert (await client.post("/v1/responses", json={"input": "a"})).status_code == 200
+    assert len(store) == 1

@@ -30,7 +30,7 @@ _INCLUDED = (_LOGPROBS, "reasoning.encrypted_content")
 def make_router(store: ResponseStore | None = None) -> APIRouter:
     """One store per application."""
     router = APIRouter()
-    kept = store or ResponseStore()
+    kept = ResponseStore() if store is None else store  # an empty one is false
 
     @router.post("/v1/responses", openapi_extra=documented(ResponsesRequest), response_class=Response)
     async def create_response(
