@@ -18,6 +18,7 @@ from tests.sampling.grammar.tiny_vocabulary import (
     EOS,
     TOKENIZER,
     VOCAB_SIZE,
+    TinyTokenizer,
     compiler,
     next_texts,
     shared_readers,
@@ -330,3 +331,14 @@ def test_without_an_end_of_sequence_token_texts_end_by_themselves() -> None:
     matcher = compiled.matcher.deep_copy()
     assert matcher.consume_token(ord("a"))
     assert matcher.is_stopped()
+
+
+def test_a_vocabulary_that_is_refused_stops_grammars_not_the_warm_up() -> None:
+    class Broken(TinyTokenizer):
+        def token_bytes(self, token_id: int) -> bytes:
+            raise ValueError("no such token")
+
+    ours = GrammarCompiler(Broken(), VOCAB_SIZE, EOS, readers=shared_readers())
+    ours.warm_up()
+    with pytest.raises(ValueError, match="no such token"):
+        ours.compile(GrammarSpec.choice(["a", "b"]))

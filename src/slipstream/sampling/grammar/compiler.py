@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from threading import Lock
 from time import monotonic, thread_time
 from typing import TYPE_CHECKING
@@ -81,8 +82,8 @@ class GrammarCompiler:
         self._refused = Refusals(now)
 
     def warm_up(self) -> None:
-        """Prepare the vocabulary, but start no process."""
-        with self._preparing:
+        """Prepare the vocabulary, but start no process. One that is refused is left to the grammars that need it."""
+        with self._preparing, suppress(ValueError):
             self._prepared_vocabulary()
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
