@@ -39,6 +39,9 @@ class Grammars:
     def __init__(self, gate: str) -> None:
         self._gate = gate
 
+    def warm_up(self) -> None:
+        """There is nothing to prepare."""
+
     def compile(self, spec: GrammarSpec) -> None:
         while self._gate and not Path(self._gate).exists():
             time.sleep(0.005)

@@ -134,11 +134,12 @@ def test_a_long_step_is_no_hang() -> None:
 
 def test_a_core_that_breaks_fails_what_is_open_and_is_made_anew() -> None:
     async def scenario(engine: ProcessEngine) -> None:
-        tasks = [asyncio.ensure_future(collect(engine, request(f"r{i}", (5, 5)))) for i in range(2)]
+        tasks = await run_into(engine, 2)
+        tasks.append(asyncio.ensure_future(collect(engine, request("r2", (5, 5)))))
         await all_fail(tasks, "does not answer the step in flight")
         await comes_back(engine)
 
-    use(make(break_on=5), scenario)
+    use(make(break_on=5, sleep=0.02), scenario)
 
 
 def test_a_model_that_cannot_be_loaded_raises_its_own_error_and_is_not_tried_again(tmp_path: Path) -> None:
