@@ -74,6 +74,11 @@ def test_multiples_that_could_not_be_followed_are_refused(schema: dict[str, Any]
     assert fault.startswith(f"multipleOf at {place}")
 
 
+@pytest.mark.parametrize("multiple", [0, -1, -0.5, 0.0])
+def test_multiples_are_above_zero(multiple: float) -> None:
+    assert schema_fault({"multipleOf": multiple}) == f"multipleOf at # must be above 0, not {multiple}"
+
+
 def test_multiples_that_llguidance_would_multiply_wrongly_are_refused() -> None:
     fault = schema_fault({"properties": {"a": {"allOf": [{"multipleOf": 1e-8}, {"multipleOf": 999}]}}})
     assert fault == ("the multipleOf that come together at #/properties/a have no common multiple that is small enough")

@@ -26,7 +26,10 @@ def schema_fault(schema: Any) -> str | None:
 def _fault(schema: Any) -> str | None:
     merger = Merger(schema)
     for place, part in reversed(list(parts(schema))):  # the innermost first, which say best what is meant
-        if step_of(part.get("multipleOf")) is None and type(part.get("multipleOf")) in (int, float):
+        multiple = part.get("multipleOf")
+        if type(multiple) in (int, float) and not multiple > 0:
+            return f"multipleOf at {place} must be above 0, not {multiple}"
+        if step_of(multiple) is None and type(multiple) in (int, float):
             return f"multipleOf at {place} is too large, or has more decimal places than can be counted with"
         try:
             alternatives = merger.alternatives(part)

@@ -49,6 +49,6 @@ def timeout_of(request: Request, body_timeout: float | None, context: ServerCont
         stated.append(body_timeout)
     for seconds in stated:
         if not 0 < seconds < 1e9:
-            raise InvalidParamsError(f"must be above 0 seconds, got {seconds}.", where="timeout")
+            raise InvalidParamsError(f"must be above 0 and below 1e9 seconds, got {seconds}.", where="timeout")
     limit = context.options.request_timeout
     return min([*stated, *([] if limit is None else [limit])], default=None)
