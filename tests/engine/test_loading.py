@@ -142,7 +142,7 @@ class TestRefusals:
             ({"max_model_len": CONTEXT + 1}, ConfigError, "max_model_len"),
             ({"dtype": "float16"}, ConfigError, "dtype"),
             ({"num_blocks": 10**12}, InsufficientMemoryError, "num_blocks"),
-            ({"num_blocks": 3}, InsufficientMemoryError, "3 KV blocks were asked for"),
+            ({"num_blocks": 3}, ConfigError, "3 KV blocks were asked for"),
             ({"tpot_objective": 0.1, "enable_chunked_prefill": False}, ConfigError, "tpot_objective"),
             ({"max_prefill_chunk": 8, "enable_chunked_prefill": False}, ConfigError, "max_prefill_chunk"),
         ],
