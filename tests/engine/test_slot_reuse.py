@@ -76,9 +76,12 @@ def test_a_warm_up_drafts_nothing_and_changes_nothing(backend: str, kind: str) -
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_warm_up_leaves_the_draft_model_alone(backend: str) -> None:
+def test_a_warm_up_leaves_nothing_in_the_draft_model(backend: str) -> None:
     drafter = Drafter(backend, noise=0.1)
     tiny = TinyEngine(backend=backend, drafts=drafter.make)
     warm_up(tiny.core)
-    assert drafter.runner.plans == []
+    assert {row.request_id for plan in drafter.runner.plans for row in plan.rows} >= {
+        "warm-up-short-0",
+        "warm-up-long-0",
+    }
     drafter.idle()
