@@ -43,7 +43,7 @@ def test_ticks_are_round_and_reach_the_top(high: float) -> None:
     assert 2 <= len(found) <= 8
     mantissa = float(f"{found[1]:.9e}".partition("e")[0])
     assert mantissa in (1, 2, 2.5, 5)
-    assert ticks(0) == [0.0, 1.0]
+    assert ticks(0) == ticks(5e-324) == [0.0, 1.0]
 
 
 @settings(max_examples=50, deadline=None)

@@ -42,8 +42,8 @@ class Chart:
 
 
 def ticks(high: float, count: int = 5) -> list[float]:
-    """Round numbers from 0 to at least `high`, about `count` of them."""
-    if high <= 0:
+    """Round numbers from 0 to at least `high`, about `count` of them; less than a float can divide counts as 0."""
+    if high < 1e-300:
         return [0.0, 1.0]
     rough = high / count
     power = 10.0 ** math.floor(math.log10(rough))
