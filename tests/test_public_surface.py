@@ -12,8 +12,6 @@ import pytest
 
 import slipstream
 
-pytestmark = pytest.mark.fast
-
 PACKAGE = Path(slipstream.__file__).parent
 HEAVY = ("torch", "numpy", "transformers", "tokenizers", "jinja2", "rich", "typer", "huggingface_hub", "safetensors")
 

@@ -14,8 +14,6 @@ from slipstream.bench.slo import parse_slo
 from slipstream.errors import RequestError, UsageError
 from tests.bench.fake_server import Behaviour, FakeServer
 
-pytestmark = pytest.mark.fast
-
 SMALL = WorkloadOptions(lengths="4:3,8:5,12:8", salt="s")
 
 

@@ -21,8 +21,6 @@ from slipstream.bench.record import Level
 from slipstream.bench.serve import ServeOptions, WorkloadOptions, run_serve
 from tests.bench.fake_server import Behaviour, FakeServer
 
-pytestmark = pytest.mark.fast
-
 
 def make_setup(folder: Path, **more) -> Setup:
     return Setup(model=Path("/m/x.gguf"), threads=2, concurrency=16, max_tokens=2368, out=folder, **more)

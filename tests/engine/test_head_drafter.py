@@ -22,7 +22,6 @@ from slipstream.sampling.grammar.spec import GrammarSpec
 from slipstream.spec.ngram import NgramOptions, NgramProposer
 from slipstream.spec.proposer import NOTHING, Draft
 
-pytestmark = pytest.mark.fast
 _RNG = random.Random(5)
 PROMPT = tuple(_RNG.randrange(99) for _ in range(11))
 OTHER = tuple(_RNG.randrange(99) for _ in range(6))

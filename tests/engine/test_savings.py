@@ -11,8 +11,6 @@ from slipstream.spec.controller import Controller, ControlOptions
 from slipstream.spec.ngram import NgramProposer
 from slipstream.spec.step_times import StepTimes
 
-pytestmark = pytest.mark.fast
-
 BEGIN = "speculation is on but has "
 
 

@@ -18,8 +18,6 @@ from slipstream.kv.manager import KVManager
 from slipstream.sampling.params import SamplingParams
 from slipstream.spec.proposer import Draft
 
-pytestmark = pytest.mark.fast
-
 BLOCK_SIZE = 4
 
 

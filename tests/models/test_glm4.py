@@ -18,8 +18,6 @@ from tests.models.test_gguf_route import assert_same, load_gguf
 from tests.models.test_llama import SIZES
 from tests.models.test_refusals import Metadata, hf
 
-pytestmark = pytest.mark.fast
-
 SMALL: dict[str, Any] = {**SIZES, "head_dim": 12, "pad_token_id": 0, "eos_token_id": 1}
 
 

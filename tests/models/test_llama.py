@@ -12,8 +12,6 @@ from transformers import LlamaConfig, MistralConfig
 
 from tests.models.harness import check_family, tiny_model
 
-pytestmark = pytest.mark.fast
-
 SIZES: dict[str, Any] = {
     "vocab_size": 99,
     "hidden_size": 32,

@@ -26,8 +26,6 @@ from tests.sampling.grammar.tiny_vocabulary import (
     text_of,
 )
 
-pytestmark = pytest.mark.fast
-
 
 def test_a_grammar_is_compiled_once() -> None:
     compile_ = compiler().compile

@@ -26,8 +26,6 @@ from tests.sampling.grammar.tiny_vocabulary import (
     walk,
 )
 
-pytestmark = pytest.mark.fast
-
 PERSON = GrammarSpec.json_schema(
     {
         "type": "object",

@@ -18,8 +18,6 @@ from slipstream.server.tools.definitions import Tool, ToolChoice
 from slipstream.server.tools.dialects import DIALECTS, Dialect, find_dialect
 from tests.sampling.grammar.tiny_vocabulary import text_of, walk
 
-pytestmark = pytest.mark.fast
-
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "opt": {"type": "object"}},
