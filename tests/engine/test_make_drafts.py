@@ -16,8 +16,6 @@ from slipstream.spec.answers import BYTES_PER_TOKEN as STORE_BYTES_PER_TOKEN
 from slipstream.spec.step_times import StepTimes
 from slipstream.spec.suffix import BYTES_PER_TOKEN
 
-pytestmark = pytest.mark.fast
-
 PARAMS = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1)
 POOL = DraftPool(num_blocks=8, block_size=4, max_model_len=32, max_step_tokens=16)
 SMALL = {"backend": "reference", "num_threads": 1, "num_blocks": 32, "max_num_seqs": 2}

@@ -15,8 +15,6 @@ from slipstream.engine.cost_model import NO_WORK, LinearCostModel, StepWork, pla
 from slipstream.engine.objective import PromptRoom, allowed_seconds
 from slipstream.engine.request import Request
 
-pytestmark = pytest.mark.fast
-
 STREAMS = work_of([(99, 1)] * 4)
 
 

@@ -52,8 +52,6 @@ from slipstream.errors import (
 )
 from slipstream.sampling.params import MAX_SEED, SamplingParams
 
-pytestmark = pytest.mark.fast
-
 few = settings(deadline=None, max_examples=40)
 
 texts = st.text(max_size=20)

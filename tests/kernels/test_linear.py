@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from slipstream.kernels.reference.tile import ROWS, cut_rows, row_tiles
 from slipstream.kernels.select import select_kernels
 
-pytestmark = pytest.mark.fast
 K = select_kernels("reference")
 
 

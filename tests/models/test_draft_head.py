@@ -31,7 +31,6 @@ from slipstream.models.draft_head_file import (
 from slipstream.weights.formats.safetensors import open_safetensors
 from tests.models.harness import save, tiny_model
 
-pytestmark = pytest.mark.fast
 KERNELS = {"reference": select_kernels("reference"), "cpu": cpu_kernels(2)}
 CONFIG = DraftHeadConfig(64, 4, 2, 16, 96, 1e-5, RopeConfig(10000.0, 16), 50, 20, "tiny", "f" * 32)
 RNG = np.random.default_rng(0)

@@ -40,7 +40,6 @@ ROPES = {
 }
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("tied", [True, False])
 def test_gemma3(tmp_path: Path, tied: bool) -> None:
     config = Gemma3TextConfig(**SMALL, rope_parameters=ROPES, tie_word_embeddings=tied)
@@ -52,7 +51,6 @@ def test_gemma3(tmp_path: Path, tied: bool) -> None:
     assert model.config.tie_word_embeddings == tied
 
 
-@pytest.mark.fast
 def test_layer_types_and_a_window_longer_than_a_key_tile(tmp_path: Path) -> None:
     types = ["full_attention", "sliding_attention", "sliding_attention"]
     config = Gemma3TextConfig(**{**SMALL, "sliding_window": 70}, layer_types=types, rope_parameters=ROPES)
@@ -60,7 +58,6 @@ def test_layer_types_and_a_window_longer_than_a_key_tile(tmp_path: Path) -> None
     assert model.config.windows == (None, 70, 70)
 
 
-@pytest.mark.fast
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kv_heads=st.integers(1, 3),
@@ -94,7 +91,6 @@ def test_any_shape(
     check_family(tiny_model(config), tmp_path / "model", lengths=lengths, block_size=block_size, num_blocks=300)
 
 
-@pytest.mark.fast
 def test_soft_caps(tmp_path: Path) -> None:
     config = Gemma3TextConfig(**SMALL, attn_logit_softcapping=1.5, final_logit_softcapping=2.0)
     reference = tiny_model(config)
@@ -109,7 +105,6 @@ def test_soft_caps(tmp_path: Path) -> None:
     assert (model.config.attention_soft_cap, model.config.final_soft_cap) == (1.5, 2.0)
 
 
-@pytest.mark.fast
 def test_published_spelling_of_the_rotations(tmp_path: Path) -> None:
     """Files from before transformers 5: rope_theta and rope_scaling are global, rope_local_base_freq is local."""
     old: dict[str, Any] = {
@@ -128,7 +123,6 @@ def test_published_spelling_of_the_rotations(tmp_path: Path) -> None:
     assert load(tmp_path).config == new
 
 
-@pytest.mark.fast
 def test_defaults() -> None:
     silent = ("head_dim", "query_pre_attn_scalar", "rope_theta", "rope_local_base_freq", "sliding_window_pattern")
     config = hf("Gemma3ForCausalLM", num_hidden_layers=13, **dict.fromkeys(silent))
@@ -140,7 +134,6 @@ def test_defaults() -> None:
     assert config.activation == "gelu_tanh"
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -160,13 +153,11 @@ def test_unsupported_options(changes: dict[str, Any], named: str) -> None:
         hf("Gemma3ForCausalLM", **changes)
 
 
-@pytest.mark.fast
 def test_null_window_of_a_model_without_windowed_layers() -> None:
     config = hf("Gemma3ForCausalLM", sliding_window=None, layer_types=["full_attention"] * 2)
     assert config.windows == (None, None)
 
 
-@pytest.mark.fast
 def test_image_models_are_refused_by_name() -> None:
     with pytest.raises(UnsupportedModelError, match=r"'Gemma3ForConditionalGeneration' is not supported"):
         find_family(Metadata({"architectures": ["Gemma3ForConditionalGeneration"]}))
@@ -194,7 +185,6 @@ def from_gguf(**changes: Any) -> ModelConfig:
     return gemma3.FAMILY.from_gguf(Metadata({**GGUF, **own}, "gguf"))
 
 
-@pytest.mark.fast
 def test_gguf_equals_safetensors(tmp_path: Path) -> None:
     """With every key that converters write; the file's attention scale is always the head size's."""
     config = Gemma3TextConfig(
@@ -220,7 +210,6 @@ def test_gguf_equals_safetensors(tmp_path: Path) -> None:
     assert_same(ours, twin)
 
 
-@pytest.mark.fast
 def test_gguf_metadata() -> None:
     config = from_gguf()
     assert config.windows == (5, 5, 5)
@@ -235,7 +224,6 @@ def test_gguf_metadata() -> None:
     assert from_gguf(final_logit_softcapping=0.0).final_soft_cap is None
 
 
-@pytest.mark.fast
 def test_gguf_attention_scale() -> None:
     """The 27B model (62 layers) divides by the root of hidden size / heads, all others by that of the head size."""
     assert from_gguf().attention_scale == 12**-0.5
@@ -243,7 +231,6 @@ def test_gguf_attention_scale() -> None:
     assert from_gguf(**{"block_count": 62, "attention.scale": 0.25}).attention_scale == 0.25
 
 
-@pytest.mark.fast
 def test_broken_gguf_values() -> None:
     with pytest.raises(ModelFormatError, match="2 layers are described, but the model has 3"):
         from_gguf(**{"attention.sliding_window_pattern": np.array([True, False])})

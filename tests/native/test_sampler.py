@@ -18,8 +18,6 @@ from slipstream.sampling.params import SamplingParams
 from slipstream.sampling.rng import gumbel
 from slipstream.sampling.sampler import sample_token
 
-pytestmark = pytest.mark.fast
-
 POOL = ThreadPool(2)
 SAMPLERS = [Sampler(POOL, name) for name in kernel_sets()]
 

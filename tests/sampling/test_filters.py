@@ -12,8 +12,6 @@ from slipstream.sampling.params import SamplingParams
 
 from . import plain
 
-pytestmark = pytest.mark.fast
-
 # Few distinct values, so that ties are common.
 TIED_ROW = st.lists(st.sampled_from([0.0, -0.5, -1.0, -2.5, -math.inf]), min_size=1, max_size=12)
 ROW = (TIED_ROW | st.lists(st.floats(-30, 0, width=32), min_size=1, max_size=12)).map(lambda row: [0.0, *row])

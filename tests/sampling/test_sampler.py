@@ -15,8 +15,6 @@ from slipstream.sampling.sampler import SampledRow, SampleRow, sample_rows
 
 from . import plain
 
-pytestmark = pytest.mark.fast
-
 VOCAB = 10
 
 

@@ -20,8 +20,6 @@ from slipstream.server.observe.record import RequestRecord
 from slipstream.server.tracing import make_tracing, phases
 from tests.server.serving import client_for, echo_app
 
-pytestmark = pytest.mark.fast
-
 
 def record(**changes: Any) -> RequestRecord:
     values: dict[str, Any] = {

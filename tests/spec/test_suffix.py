@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from slipstream.spec.suffix import BYTES_PER_TOKEN, SuffixAutomaton
 
-pytestmark = pytest.mark.fast
-
 
 def longest_repeated_suffix(tokens: list[int]) -> int:
     for length in range(len(tokens) - 1, 0, -1):

@@ -15,8 +15,6 @@ from slipstream.text.tokenizer import Tokenizer
 from .corpus import PIECES
 from .tiny_tokenizers import STYLES
 
-pytestmark = pytest.mark.fast
-
 
 @cache
 def built(style: str) -> Tokenizer:

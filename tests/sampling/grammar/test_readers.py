@@ -14,8 +14,6 @@ from slipstream.sampling.grammar.readers import GrammarReaders, GrammarTooCostly
 from slipstream.sampling.grammar.spec import GrammarSpec
 from tests.sampling.grammar.tiny_vocabulary import EOS, TOKENIZER, VOCAB_SIZE
 
-pytestmark = pytest.mark.fast
-
 NAMES = {i: TOKENIZER.token_bytes(i) for i in EOS}
 # Each takes llguidance from many seconds to hours; none passes a limit that it checks.
 STARS = GrammarSpec.regex(".*" * 50_000)
