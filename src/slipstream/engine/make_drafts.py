@@ -9,24 +9,19 @@ from pathlib import Path
 from slipstream.config.decision import Decision
 from slipstream.config.resolve import EffectiveOptions
 from slipstream.config.speculation import SpeculationOptions
+from slipstream.engine.asked_model import MODEL, SteppingDrafter
 from slipstream.engine.draft_loading import LoadedDraft
 from slipstream.engine.drafts import DraftProposer, NoDrafts
 from slipstream.engine.head_loading import LoadedHead
 from slipstream.engine.recent_answers import RecentAnswers
 from slipstream.engine.runner import Runner
-from slipstream.engine.speculation import (
-    FORCED,
-    FORCED_CHANCE,
-    MODEL,
-    SpeculativeDrafts,
-    SteppingDrafter,
-)
+from slipstream.engine.speculation import FORCED, FORCED_CHANCE, SpeculativeDrafts
 from slipstream.engine.step_profile import ProfileSize, StepSeconds, load_or_measure, measure_steps
 from slipstream.sampling.grammar.states import GrammarStates
 from slipstream.spec.answers import SHORTEST, AnswerStore
 from slipstream.spec.controller import Controller, ControlOptions
+from slipstream.spec.learned_cost import DraftCost
 from slipstream.spec.ngram import NgramOptions, NgramProposer
-from slipstream.spec.step_tables import DraftCost
 from slipstream.spec.step_times import StepTimes
 from slipstream.version import installed_version
 

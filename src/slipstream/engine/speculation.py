@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
+from slipstream.engine.asked_model import AskedModel, SteppingDrafter, Wanted
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.recent_answers import NO_STORE, RecentAnswers, StoreStats
 from slipstream.engine.request import Request
@@ -19,9 +19,6 @@ from slipstream.spec.proposer import NOTHING, Draft, Proposer
 
 FORCED = -1  # the evidence of what a grammar leaves no choice about; proposers' own are not negative
 FORCED_CHANCE = 0.95  # of its first token, before any has been seen
-MODEL = 100  # the evidence of what a draft model or head says; proposers' own are below
-SMALL_LAG = 64  # tokens that the draft model may lag behind without a question whether feeding them is worth it
-HORIZON = 256  # output tokens, at most, that feeding a prompt to the draft model is expected to serve
 PATIENCE, REST = 32, 3  # looks that brought nothing right, and steps then passed over after each look
 WAKING = 4  # looks that a drafted token makes up for if it is right: a probe now and then does not keep a request awake
 TIMED = 8  # of steps without drafts every so many-th corrects the step times
@@ -40,50 +37,14 @@ class _Sequence:
     shared: bool = False  # its last draft came from a recent answer
 
 
-class SteppingDrafter(Protocol):
-    """A drafter that computes: a smaller model, or a head on the target."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def chance(self) -> float:
-        """That its first token is right, before any has been judged."""
-        ...
-
-    def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[Draft]:
-        """For each (request, at most so many tokens), in order."""
-        ...
-
-    def warm_up(self, wanted: Sequence[tuple[Request, int]]) -> None:
-        """As `propose` for requests that are nobody's, and forget them."""
-        ...
-
-    def close(self, key: str) -> None:
-        """Forget the request of this id; nothing happens if it is not known."""
-        ...
-
-    def lag(self, request: Request) -> int:
-        """Tokens that would have to be fed before the first draft."""
-        ...
-
-    def cost(self, num_rows: int, num_tokens: int) -> float:
-        """Seconds for as many tokens of as many rows."""
-        ...
-
-    def feeding(self, num_tokens: int) -> float:
-        """Seconds for feeding so many tokens of one request that it lags behind."""
-        ...
-
-
 class SpeculativeDrafts:
     """Implements `DraftProposer`.
 
     All that is kept of a request is its own and goes with it, but for its answer where `answers` keeps it; the
     acceptance of drafts and the times of steps are learned across requests, and they decide about lengths, never about
     tokens. `grammars`: those of the sampler; None: what a grammar forces is not drafted. proposer: a lookup, asked
-    first, and with it `answers`; model: a smaller model or a head, asked for the requests for which they find nothing.
-    Any may be missing, but there are no answers without a proposer.
+    first, and with it `answers`; model: a smaller model or a head, asked for the requests for which they find nothing,
+    or less than it promises. Any may be missing, but there are no answers without a proposer.
     """
 
     def __init__(
@@ -96,13 +57,12 @@ class SpeculativeDrafts:
     ) -> None:
         self._proposer = proposer
         self._answers = answers
-        self._model = model
+        self._model = None if model is None else AskedModel(model, controller)
         self._controller = controller
         self._grammars = grammars
         self._sequences: dict[str, _Sequence] = {}
         self._savings = Savings(timed=controller.timed)
         self._plain: float | None = None  # seconds that the last step with drafts would have taken without
-        self._drafting = 0.0  # seconds that the draft model has taken since the last step
         self._may_rest = model is None and controller.options.policy != "fixed"
         self._offered = False  # something, for the next step
 
@@ -121,7 +81,7 @@ class SpeculativeDrafts:
     @property
     def names(self) -> tuple[str, ...]:
         found = () if self._proposer is None else (self._proposer.name,)
-        return found if self._model is None else (*found, self._model.name)
+        return found if self._model is None else (*found, self._model.model.name)
 
     def propose(self, requests: Sequence[Request]) -> Sequence[Draft]:
         drafts, asked = self._found(requests)
@@ -147,7 +107,7 @@ class SpeculativeDrafts:
 
     def warm_up(self, requests: Sequence[Request]) -> None:
         if self._model is not None:
-            self._model.warm_up([(request, self.max_tokens) for request in requests])
+            self._model.model.warm_up([(request, self.max_tokens) for request in requests])
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
         """Of steps with a prefill the times say nothing: their tokens cost less than those of many short rows."""
@@ -167,12 +127,13 @@ class SpeculativeDrafts:
         context //= rows
         if decoding:
             self._controller.observe_step(rows, rows + drafted, seconds, context)
-        if drafted or self._drafting:
-            self._charge(plan, rows, drafted, context)
+        drafting = 0.0 if self._model is None else self._model.taken()
+        if drafted or drafting:
+            self._charge(plan, rows, drafted, context, drafting)
 
     def release(self, request: Request) -> None:
         if self._model is not None:
-            self._model.close(request.id)
+            self._model.model.close(request.id)
         sequence = self._sequences.pop(request.id, None)
         if sequence is None:
             return
@@ -185,18 +146,20 @@ class SpeculativeDrafts:
             self._answers.keep(request)
         self._controller.forget(request.id)
 
-    def _charge(self, plan: StepPlan, rows: int, drafted: int, context: int) -> None:
-        """What drafts cost all rows of their step, had they been wrong; `_count` adds what the right ones saved."""
+    def _charge(self, plan: StepPlan, rows: int, drafted: int, context: int, drafting: float) -> None:
+        """What drafts cost all rows of their step, had they been wrong; `_count` adds what the right ones saved.
+
+        drafting: seconds that a model drafted before the step.
+        """
         self._plain = self._controller.seconds(rows, rows, context)
         verifying = self._controller.seconds(rows, rows + drafted, context)
         if self._plain is not None and verifying is not None:
-            cost = verifying - self._plain + self._drafting
+            cost = verifying - self._plain + drafting
             for row in plan.rows:
                 sequence = self._sequences.get(row.request_id)
                 if sequence is not None and row.samples:
                     sequence.saved -= cost
                     self._savings.saved -= cost
-        self._drafting = 0.0
 
     def _count(self, request: Request, sequence: _Sequence) -> tuple[int, int]:
         """(tokens verified, accepted) since the last call."""
@@ -215,9 +178,9 @@ class SpeculativeDrafts:
     def _found(self, requests: Sequence[Request]) -> tuple[list[tuple[int, Draft]], int]:
         """(what could be verified, by index of the request, and nothing for those for which nothing was found; the
         number of those that were looked at)."""
-        drafts: list[tuple[int, Draft]] = []
+        drafts: dict[int, Draft] = {}
         asked = 0
-        wanted: list[tuple[int, int]] = []  # index, at most so many tokens
+        wanted: Wanted = []
         for index, request in enumerate(requests):
             if request.max_draft == 0:
                 continue
@@ -227,64 +190,31 @@ class SpeculativeDrafts:
                 if request.params.grammar is not None:
                     forced = self._forced(request, limit)
                     if forced.tokens:
-                        drafts.append((index, forced))
+                        drafts[index] = forced
                         continue
                 wanted.append((index, limit))
         if self._proposer is not None and wanted:
             wanted = self._look_up(self._proposer, requests, wanted, drafts)
         if self._model is not None and wanted:
-            self._ask(self._model, requests, wanted, drafts)
-        return drafts, asked
+            drafts.update(self._model.ask(requests, wanted))
+        return list(drafts.items()), asked
 
     def _look_up(
-        self,
-        proposer: Proposer,
-        requests: Sequence[Request],
-        wanted: list[tuple[int, int]],
-        drafts: list[tuple[int, Draft]],
-    ) -> list[tuple[int, int]]:
-        """Adds what is found to `drafts`; the rest of `wanted`."""
+        self, proposer: Proposer, requests: Sequence[Request], wanted: Wanted, drafts: dict[int, Draft]
+    ) -> Wanted:
+        """Adds what is found to `drafts`; those of `wanted` for which the model is to be asked."""
         asked = [(index, limit) for index, limit in wanted if requests[index].drafter in (None, "ngram")]
         found = proposer.propose([(requests[index].id, limit) for index, limit in asked])
         if self._answers is not None:
             better = self._answers.better
             found = [better(requests[i], limit, own) for (i, limit), own in zip(asked, found, strict=True)]
-        served = {index for (index, _), draft in zip(asked, found, strict=True) if draft.tokens}
-        drafts += [(index, draft) for (index, _), draft in zip(asked, found, strict=True) if draft.tokens]
+        served = set()
+        for (index, limit), draft in zip(asked, found, strict=True):
+            if draft.tokens:
+                drafts[index] = draft
+                if self._model is None or not self._model.prefers(requests, index, limit, draft):
+                    served.add(index)
         return [each for each in wanted if each[0] not in served] if served else wanted
-
-    def _ask(
-        self,
-        model: SteppingDrafter,
-        requests: Sequence[Request],
-        wanted: list[tuple[int, int]],
-        drafts: list[tuple[int, Draft]],
-    ) -> None:
-        """Adds to `drafts` what the model says where asking it is worth its time."""
-        context = sum([len(request.tokens) for request in requests]) // len(requests)
-        asked = [
-            (index, limit)
-            for index, limit in wanted
-            if requests[index].drafter in (None, model.name) and self._worth_feeding(model, requests[index], context)
-        ]
-        rows = [(requests[index].id, limit) for index, limit in asked]
-        others = len(requests) - len(rows)
-        lengths = self._controller.wanted(rows, MODEL, model.cost, others, context)
-        chosen = [(index, length) for (index, _), length in zip(asked, lengths, strict=True) if length]
-        if chosen:
-            self._drafting += model.cost(len(chosen), max(length for _, length in chosen)) * self._controller.drift
-            said = model.propose([(requests[index], length) for index, length in chosen])
-            for (index, _), draft in zip(chosen, said, strict=True):
-                if draft.tokens:
-                    drafts.append((index, replace(draft, evidence=MODEL)))
-
-    def _worth_feeding(self, model: SteppingDrafter, request: Request, context: int) -> bool:
-        """Whether drafts can be expected to save the time for what the model lacks of the request."""
-        lag = model.lag(request)
-        if lag <= SMALL_LAG:
-            return True
-        served = min(request.max_tokens - request.num_output_tokens, HORIZON)
-        return served * self._controller.saving(request.id, MODEL, model.cost, context) > model.feeding(lag)
 
     def _look(self, request: Request) -> int:
         """Take notice of the request's new tokens and of what came of its last draft; how many tokens may be drafted.

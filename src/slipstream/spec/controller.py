@@ -10,8 +10,9 @@ from typing import Literal
 from slipstream.errors import ConfigError
 from slipstream.spec.acceptance import AcceptanceModel, AcceptanceWindow
 from slipstream.spec.allocate import choose_lengths
+from slipstream.spec.learned_cost import DraftCost
 from slipstream.spec.proposer import Draft
-from slipstream.spec.step_tables import DraftCost, StepTable, StepTables
+from slipstream.spec.step_tables import StepTable, StepTables
 from slipstream.spec.step_times import StepTimes
 
 Policy = Literal["cost", "threshold", "fixed"]
@@ -114,6 +115,24 @@ class Controller:
             lengths[index] += request.probe
         return lengths
 
+    def prefers(
+        self, key: str, found: Draft, evidence: int, limit: int, cost: DraftCost, rows: int, context: int = 0
+    ) -> bool:
+        """Whether drafts of another kind, of at most `limit` tokens, which take time, promise the request more than the
+        one that was found for it. Now and then not even then: or nobody would see the found ones getting better.
+
+        rows: of the step. context: as in `offer`. False where the policy does not count costs.
+        """
+        if self._tables is None:
+            return False
+        acceptance = self._tracked(key).acceptance
+        if acceptance.chance(found.evidence, 0) >= acceptance.chance(evidence, 0):
+            return False
+        own = _best_rate(acceptance, found.evidence, len(found.tokens), self._tables.at(rows, context), rows)
+        table = self._tables.at(rows, context, asked=1, cost=cost)
+        other = _best_rate(acceptance, evidence, min(limit, self.options.num_tokens), table, rows)
+        return other > own and not self._probes(found.evidence, 0)
+
     def offer(self, drafts: Sequence[tuple[str, Draft]], others: int = 0, context: int = 0) -> list[int]:
         """To how many tokens each request's draft is cut: what is worth verifying.
 
@@ -173,13 +192,13 @@ class Controller:
         where steps were not measured or the policy does not count them."""
         if self._tables is None or self._times is None:
             return float("inf")
-        plain, chance = self._times.measured(1, 1, context), 1.0
+        plain, chance = self._times.relative(1, 1, context), 1.0
         acceptance = self._tracked(key).acceptance
         best, expected = 0.0, 1.0
         for n in range(1, self.options.num_tokens + 1):
             chance *= acceptance.chance(evidence, n - 1)
             expected += chance
-            seconds = self._times.measured(1, 1 + n, context) + cost(1, n)
+            seconds = self._times.relative(1, 1 + n, context) + cost(1, n)
             best = max(best, plain - seconds / expected)
         return best
 
@@ -228,3 +247,13 @@ class Controller:
         if request is None:
             request = self._requests[key] = _Tracked(self._acceptance.child())
         return request
+
+
+def _best_rate(acceptance: AcceptanceModel, evidence: int, limit: int, table: StepTable, rows: int) -> float:
+    """Expected tokens per second of a step in which one of the rows has a draft of the best length, 0 included."""
+    best, expected, chance = rows / table.seconds[0], float(rows), 1.0
+    for n in range(1, min(limit + 1, len(table.seconds))):
+        chance *= acceptance.chance(evidence, n - 1)
+        expected += chance
+        best = max(best, expected / table.seconds[n])
+    return best

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from slipstream.lean import dataclass
+from slipstream.spec.learned_cost import DraftCost
 from slipstream.spec.step_times import StepTimes
-
-DraftCost: TypeAlias = Callable[[int, int], float]
-"""(rows, tokens drafted for each) -> seconds of drafting, as at start-up."""
 
 _KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class StepTable:
-    """`seconds` of a step that verifies 0, 1, 2, ... drafted tokens in all its rows together, without the correction
-    while running, which is the same factor for all. `least[n]`: the least that a token costs on the average of any
+    """`seconds` of a step that verifies 0, 1, 2, ... drafted tokens in all its rows together, without the scale
+    of the moment, which is the same factor for all. `least[n]`: the least that a token costs on the average of any
     number of tokens after the n-th. `could_pay`: the most tokens that a row's draft could have and pay, if all were
     right; 0: none."""
 
@@ -39,13 +36,13 @@ class StepTables:
 
     def __init__(self, times: StepTimes, longest: int, margin: float) -> None:
         self._times, self._longest, self._margin = times, longest, margin
-        self._tables: OrderedDict[tuple[int, int, int, DraftCost | None], StepTable] = OrderedDict()
+        self._tables: OrderedDict[tuple[int, int, int, int, DraftCost | None], StepTable] = OrderedDict()
 
     def at(self, rows: int, context: int, *, asked: int = 0, cost: DraftCost | None = None) -> StepTable:
         """rows: of the step. asked, cost: so many of them are drafted for by a proposer whose drafts take time, which
         is counted as part of the step; it must not change."""
         shift = max(0, context.bit_length() - 3)
-        key = (rows, context >> shift, asked << 6 | shift, cost)
+        key = (rows, context >> shift, asked << 6 | shift, self._times.revision, cost)
         table = self._tables.get(key)
         if table is not None:
             self._tables.move_to_end(key)
@@ -57,8 +54,8 @@ class StepTables:
         return table
 
     def _make(self, rows: int, context: int, asked: int, cost: DraftCost | None) -> StepTable:
-        longest, measured = self._longest, self._times.measured
-        seconds = [measured(rows, rows + n, context) for n in range(rows * longest + 1)]
+        longest, relative = self._longest, self._times.relative
+        seconds = [relative(rows, rows + n, context) for n in range(rows * longest + 1)]
         together = 1
         if cost is not None:
             together = asked

@@ -6,8 +6,12 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from slipstream.spec.cost_line import CostLines
+
 StepSeconds: TypeAlias = Mapping[tuple[int, int, int], float]
 """(rows, tokens of all rows, tokens in front of each row) -> seconds."""
+
+PLAIN_SHARE, DRAFT_SHARE = 0.05, 0.01  # of a difference that one step of the kind corrects
 
 _Line: TypeAlias = list[tuple[int, float]]  # (tokens, seconds), ascending
 
@@ -38,9 +42,15 @@ class StepTimes:
         self._contexts = [shortest[rows] for rows in self._rows]
         self._extra = _extra(measured, base, shortest)
         self._drift = 1.0
+        self._added = CostLines()
 
     def __call__(self, rows: int, tokens: int, context: int = 0) -> float:
-        return self._drift * self.measured(rows, tokens, context)
+        return self._drift * self.relative(rows, tokens, context)
+
+    @property
+    def revision(self) -> int:
+        """As long as it is the same, so are the answers of `relative`."""
+        return self._added.revision
 
     @property
     def drift(self) -> float:
@@ -48,14 +58,27 @@ class StepTimes:
         return self._drift
 
     def observe(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
-        """Take over slow changes of the whole machine; single outliers count little."""
-        expected = self(rows, tokens, context)
-        if seconds > 0.0 and expected > 0.0:
-            ratio = min(max(seconds / expected, 0.5), 2.0)
-            self._drift *= ratio**0.05
+        """Single outliers count little."""
+        plain = self.measured(rows, rows, context)
+        if seconds <= 0.0 or plain <= 0.0:
+            return
+        added = self.measured(rows, tokens, context) - plain
+        expected = self._drift * (plain + (self._added(rows, added) if tokens > rows else 0.0))
+        seconds = min(max(seconds, 0.5 * expected), 2.0 * expected)
+        # Of a step with drafts nobody knows what it would have taken without: it says little about the scale.
+        self._drift *= (seconds / expected) ** (PLAIN_SHARE if tokens == rows else DRAFT_SHARE)
+        if tokens > rows:
+            self._added.observe(rows, added, seconds / self._drift - plain, matters=plain)
+
+    def relative(self, rows: int, tokens: int, context: int = 0) -> float:
+        """As `measured`, with what drafted tokens were seen to add; without the scale."""
+        if tokens <= rows:
+            return self.measured(rows, tokens, context)
+        plain = self.measured(rows, rows, context)
+        return plain + self._added(rows, self.measured(rows, tokens, context) - plain)
 
     def measured(self, rows: int, tokens: int, context: int = 0) -> float:
-        """Without what was noticed while running."""
+        """As at start-up."""
         at = bisect_left(self._rows, rows)
         if at == len(self._rows) or self._rows[at] == rows or at == 0:
             line = min(at, len(self._rows) - 1)
