@@ -21,7 +21,7 @@ def train(
         Option(
             metavar="FILE",
             help="Prompts: a text file with one per line, or .jsonl with prompt, turns or messages. "
-            "By default they are made from Python's standard library.",
+            "By default the model writes most of them, and some are made from Python's standard library.",
         ),
     ] = None,
     tokens: Annotated[int, Option(metavar="N", help="Tokens that the model answers.")] = 1_000_000,
@@ -32,6 +32,10 @@ def train(
     seed: Annotated[int, Option(help="Of prompts, answers and training.")] = 0,
     backend: Annotated[str, Option(help="auto, reference or cpu.")] = "auto",
     threads: Annotated[int | None, Option(metavar="N", help="Processor threads.")] = None,
+    init: Annotated[
+        Path | None,
+        Option(metavar="FOLDER", help="A head of the same model to begin with."),
+    ] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the training in --out.")] = False,
     quiet: Annotated[bool, Option("--quiet", "-q", help="No progress bars, no table.")] = False,
 ) -> None:
@@ -53,7 +57,7 @@ def train(
     engine = TargetEngine(
         model=model, backend=backend, num_threads=threads, cache_dir=read_environment().cache_dir, quiet=quiet
     )
-    run = TrainingRun(engine=engine, out=out, settings=settings, data=data, resume=resume)
+    run = TrainingRun(engine=engine, out=out, settings=settings, data=data, resume=resume, init=init)
     try:
         table = train_draft_head(run)
     except KeyboardInterrupt:

@@ -1,4 +1,5 @@
-"""Prompts that need no file and no network: tasks about Python's standard library, and everyday ones."""
+"""Prompts that need no file and no network: what the model itself asks, tasks about its own texts and about Python's
+standard library, and everyday ones."""
 
 from __future__ import annotations
 
@@ -6,22 +7,36 @@ import random
 from collections.abc import Callable, Iterator
 
 from slipstream.training import topics
+from slipstream.training.own_texts import OwnTexts
 from slipstream.training.prompts import Prompt
 from slipstream.training.stdlib_sources import Function, Library
 
 Maker = Callable[[Library, random.Random], str]
 
+NONE = OwnTexts()
 
-def default_prompts(library: Library, seed: int) -> Iterator[Prompt]:
-    """Prompts without end, a function of the library and `seed` alone; a kind is each one's domain. Those that would
-    repeat an earlier one are left out, until hardly anything else is found."""
+
+QUESTIONS, ABOUT_TEXTS = 0.45, 0.25  # shares of the model's own questions and of tasks about its own texts
+
+
+def default_prompts(library: Library, seed: int, own: OwnTexts = NONE) -> Iterator[Prompt]:
+    """Prompts without end, a function of the arguments alone; a kind is each one's domain. Those that would repeat an
+    earlier one are left out, until hardly anything else is found. What is the model's own is taken once, in order, as
+    long as there is some."""
     rng = random.Random(seed)
     kinds = [kind for kind, (_, share) in _KINDS.items() for _ in range(share)]
+    questions, texts = iter(own.questions), iter(own.texts)
     seen: set[str] = set()
     repeats = 0
     while True:
         domain = rng.choice(kinds)
         text = _KINDS[domain][0](library, rng)
+        if own.questions:
+            share, form = rng.random(), rng.choice(list(_ABOUT_TEXTS))
+            if share < QUESTIONS and (question := next(questions, None)) is not None:
+                domain, text = "own question", question
+            elif QUESTIONS <= share < QUESTIONS + ABOUT_TEXTS and (matter := next(texts, None)) is not None:
+                domain, text = f"own {form}", _ABOUT_TEXTS[form](matter, rng)
         if text in seen and repeats < 1000:
             repeats += 1
             continue
@@ -80,21 +95,45 @@ def _write_code(library: Library, rng: random.Random) -> str:
     return f"Write a Python function for this: {task}.{arguments}"
 
 
+def _summary_of(text: str, rng: random.Random) -> str:
+    form = rng.choice(
+        (
+            "Summarise this text in one or two sentences:",
+            "What are the main points of this text?",
+            "Summarize:",
+            "Write a short summary of the following article.",
+        )
+    )
+    return f"{form}\n\n{text}"
+
+
 def _summarise(library: Library, rng: random.Random) -> str:
-    form = rng.choice(("Summarise this text in one or two sentences:", "What are the main points of this text?"))
-    return f"{form}\n\n{_text(library, rng, 2)}"
+    return _summary_of(_text(library, rng, 2), rng)
+
+
+def _rewriting_of(text: str, rng: random.Random) -> str:
+    form = rng.choice(("Say this in simpler words:", "Rewrite this text in a formal tone:", "Correct and improve:"))
+    return f"{form}\n\n{text}"
 
 
 def _rewrite(library: Library, rng: random.Random) -> str:
-    form = rng.choice(("Say this in simpler words:", "Rewrite this text in a formal tone:", "Correct and improve:"))
-    return f"{form}\n\n{_text(library, rng, 1)}"
+    return _rewriting_of(_text(library, rng, 1), rng)
 
 
 def _answer_from_text(library: Library, rng: random.Random) -> str:
-    text = _text(library, rng, 2)
+    return _answer_from(_text(library, rng, 2), rng)
+
+
+def _answer_from(text: str, rng: random.Random) -> str:
     words = sorted({word.strip(".,;:()") for word in text.split() if len(word) > 6 and word.strip(".,;:()").isalpha()})
     subject = rng.choice(words) if words else "the subject"
     return f"Answer by this text alone.\n\n{text}\n\nQuestion: what does the text say about {subject}?"
+
+
+def _translation_of(text: str, rng: random.Random) -> str:
+    sentences = " ".join(text.split()).split(". ")
+    start = rng.randrange(max(1, len(sentences) - 1))
+    return f"Translate into {rng.choice(topics.LANGUAGES)}: {'. '.join(sentences[start : start + 2]).rstrip('.')}."
 
 
 def _translate(library: Library, rng: random.Random) -> str:
@@ -138,4 +177,11 @@ _KINDS: dict[str, tuple[Maker, int]] = {  # and its share
     "write": (_write, 2),
     "ask": (_ask, 2),
     "math": (_math, 3),
+}
+
+_ABOUT_TEXTS: dict[str, Callable[[str, random.Random], str]] = {
+    "summarise": _summary_of,
+    "rewrite": _rewriting_of,
+    "context": _answer_from,
+    "translate": _translation_of,
 }

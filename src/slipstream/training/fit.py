@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,8 +40,12 @@ def fit_head(
     stored: Sequence[Stored],
     work: Path,
     num_threads: int,
+    start: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> Table:
-    """Train, write the head to run.out, and measure it on held-out answers."""
+    """Train, write the head to run.out, and measure it on held-out answers.
+
+    start: weights to begin with, by their names in a head's file.
+    """
     torch.set_num_threads(num_threads)
     settings = run.settings
     seen = [each for each in stored if not each.answer.held_out]
@@ -58,9 +62,12 @@ def fit_head(
     def batch_of(some: Sequence[Stored]) -> Batch:
         return make_batch(some, target, settings.prompt_weight)
 
-    sample = seen[:: max(1, len(seen) // (RIDGE_BATCHES * 4))]
-    fc = ridge_fc(batch_of(sample[start : start + 4]) for start in range(0, len(sample), 4))
-    start_values(head, fc, teacher, settings.seed)
+    if start is None:
+        sample = seen[:: max(1, len(seen) // (RIDGE_BATCHES * 4))]
+        fc = ridge_fc(batch_of(sample[first : first + 4]) for first in range(0, len(sample), 4))
+        start_values(head, fc, teacher, settings.seed)
+    else:
+        head.load(start)
     lengths = [len(each.answer.tokens) for each in seen]
     checkpoint = work / "checkpoint.safetensors"
     with stage("Training", 0, quiet=run.engine.quiet) as bar:
@@ -76,7 +83,7 @@ def fit_head(
             lambda places: batch_of([seen[place] for place in places]),
             settings,
             checkpoint=checkpoint,
-            run=_run_name(settings, target, seen, ids),
+            run=_run_name(settings, target, seen, ids, start),
             begin=begin,
         )
     about = {"name": Path(run.engine.model).name.removesuffix(".gguf"), "fingerprint": target.fingerprint}
@@ -96,9 +103,18 @@ def fit_head(
     return table
 
 
-def _run_name(settings: TrainingSettings, target: Target, seen: Sequence[Stored], ids: NDArray[np.int32]) -> str:
+def _run_name(
+    settings: TrainingSettings,
+    target: Target,
+    seen: Sequence[Stored],
+    ids: NDArray[np.int32],
+    start: Mapping[str, NDArray[np.float32]] | None,
+) -> str:
     """Of everything that the result depends on."""
     answers = [(each.answer.index, len(each.answer.tokens)) for each in seen]
     digest = hashlib.sha256(json.dumps([settings.record(), target.fingerprint, answers]).encode())
     digest.update(ids.tobytes())
+    for name in sorted(start or ()):
+        assert start is not None
+        digest.update(start[name].tobytes())
     return digest.hexdigest()

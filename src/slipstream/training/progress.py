@@ -32,13 +32,13 @@ class Stage:
 
 @contextmanager
 def stage(
-    title: str, total: int, *, done: int = 0, quiet: bool = False, console: Console | None = None
+    title: str, total: int | None, *, done: int = 0, quiet: bool = False, console: Console | None = None
 ) -> Iterator[Stage]:
-    """A bar of `total` tokens, of which `done` were there before."""
+    """A bar of `total` tokens, of which `done` were there before. None: nobody knows how many there will be."""
     bars = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f}", markup=False),
+        TextColumn("{task.completed:,.0f}" + ("" if total is None else "/{task.total:,.0f}"), markup=False),
         TextColumn("{task.fields[rate]}", markup=False),
         TextColumn("{task.fields[text]}", markup=False),
         TimeElapsedColumn(),

@@ -6,15 +6,20 @@ import hashlib
 import importlib.util
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slipstream.errors import ConfigError, DiskSpaceError, UsageError
 from slipstream.hub.disk import format_bytes, free_bytes
+from slipstream.models.draft_head_file import read_draft_head, require_fit
 from slipstream.training.answers import Task, first_answers, read_answers, tasks_of
 from slipstream.training.default_prompts import default_prompts
+from slipstream.training.own_texts import OwnTexts
 from slipstream.training.prompts import Prompt, read_prompts
 from slipstream.training.settings import TrainingSettings
 from slipstream.training.shards import write_text
@@ -33,7 +38,8 @@ MIN_PROMPTS = 16
 class TrainingRun:
     """What is trained, from what, and where to.
 
-    data: prompts; None: made from the standard library. resume: go on in `out`.
+    data: prompts; None: the model's own, and some made from the standard library. resume: go on in `out`. init: a head
+    of the same model to begin with, instead of an untrained one.
     """
 
     engine: TargetEngine
@@ -41,6 +47,7 @@ class TrainingRun:
     settings: TrainingSettings
     data: Path | None = None
     resume: bool = False
+    init: Path | None = None
 
 
 def train_draft_head(run: TrainingRun) -> Table:
@@ -58,12 +65,17 @@ def train_draft_head(run: TrainingRun) -> Table:
     prompts = None if run.data is None else _enough(read_prompts(run.data), run.data)
     plan, tokenizer = run.engine.inspect()
     target = run.engine.read_target(plan)
+    start = None if run.init is None else read_start(run.init, target)
     work = _claim(run, target)
     _require_space(run, work, target.config.hidden_size)
 
     def tasks() -> Iterator[Task]:
-        found = default_prompts(read_library(), settings.seed) if prompts is None else prompts
+        found = default_prompts(read_library(), settings.seed, own) if prompts is None else prompts
         yield from tasks_of(found, settings.seed)
+
+    own = OwnTexts()
+    if prompts is None:
+        own = run.engine.own_texts(plan, work, tokens=settings.tokens, seed=settings.seed)
 
     run.engine.answer(plan, tasks(), work, tokens=settings.tokens, longest=settings.answer_tokens)
     answers = first_answers(read_answers(work).values(), settings.tokens)
@@ -72,7 +84,15 @@ def train_draft_head(run: TrainingRun) -> Table:
     stored = run.engine.features(plan, answers, work)
     from slipstream.training.fit import fit_head  # PyTorch takes seconds to import
 
-    return fit_head(run, target, tokenizer, stored, work, plan.options.num_threads)
+    return fit_head(run, target, tokenizer, stored, work, plan.options.num_threads, start)
+
+
+def read_start(folder: Path, target: Target) -> Mapping[str, NDArray[np.float32]]:
+    """The weights of a head. Raises ModelFormatError or UnsupportedModelError for a folder that is none of this
+    model's."""
+    head = read_draft_head(folder)
+    require_fit(head, target.config.hidden_size, target.config.vocab_size, target.fingerprint)
+    return head.weights
 
 
 def require_torch() -> None:
@@ -94,7 +114,7 @@ def _claim(run: TrainingRun, target: Target) -> Path:
     work = run.out / WORK
     record = {
         "target": target.fingerprint,
-        "data": f"Python {platform.python_version()}" if run.data is None else _digest(run.data),
+        "data": f"Python {platform.python_version()} and the model" if run.data is None else _digest(run.data),
         "seed": run.settings.seed,
         "answer_tokens": run.settings.answer_tokens,
     }

@@ -15,6 +15,7 @@ from slipstream.models.build import load_model
 from slipstream.text.tokenizer import Tokenizer
 from slipstream.training.answers import Answer, Task, read_answers, write_answers
 from slipstream.training.features import HiddenStates, Stored, write_features
+from slipstream.training.own_texts import OwnTexts, write_own_texts
 from slipstream.training.progress import stage
 from slipstream.training.target import Target, read_target, refuse_unsupported
 from slipstream.weights.open import open_checkpoint
@@ -52,6 +53,13 @@ class TargetEngine:
         finally:
             checkpoint.close()
 
+    def own_texts(self, plan: EnginePlan, folder: Path, *, tokens: int, seed: int) -> OwnTexts:
+        """What the model asks and says by itself, kept in `folder`, as much as a training on `tokens` tokens needs."""
+        questions, texts = OwnTexts.wanted(tokens)
+        options = self._options(plan.options.max_model_len, plan.options.num_blocks, prefix_caching=True)
+        with LLM(options, cache_dir=self.cache_dir) as llm, stage("Prompts", None, quiet=self.quiet) as bar:
+            return write_own_texts(llm, folder, questions=questions, texts=texts, seed=seed, stage=bar)
+
     def answer(self, plan: EnginePlan, tasks: Iterator[Task], folder: Path, *, tokens: int, longest: int) -> None:
         """Have tasks answered until `tokens` tokens are in `folder`, by answers of at most `longest` tokens."""
         done = sum(each.num_answer_tokens for each in read_answers(folder).values())
@@ -79,7 +87,9 @@ class TargetEngine:
         with stage("Features", sum(len(each.tokens) for each in answers), quiet=self.quiet) as bar:
             return write_features(answers, compute, folder, bar)
 
-    def _options(self, max_model_len: int | None, num_blocks: int | None) -> EngineOptions:
+    def _options(
+        self, max_model_len: int | None, num_blocks: int | None, *, prefix_caching: bool = False
+    ) -> EngineOptions:
         return EngineOptions.from_flat(
             model=self.model,
             backend=self.backend,
@@ -88,5 +98,5 @@ class TargetEngine:
             num_blocks=num_blocks,
             max_num_seqs=MAX_SEQS,
             block_size=BLOCK,
-            enable_prefix_caching=False,
+            enable_prefix_caching=prefix_caching,
         )
