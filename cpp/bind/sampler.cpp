@@ -31,6 +31,7 @@ using slipstream::LogprobRow;
 using slipstream::Ranked;
 
 using Logits = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Scores = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 // temperature, top_k, top_p, min_p, seed, position
 using Draw = std::tuple<double, std::int64_t, double, double, std::uint64_t, std::uint64_t>;
@@ -65,8 +66,17 @@ class Sampler {
   public:
     Sampler(std::shared_ptr<slipstream::ThreadPool> pool, const std::string& kernels) : sampler_(slipstream::kernels_by_name(kernels), std::move(pool)) {}
 
+    using DrawnTokens = std::pair<std::vector<std::int32_t>, std::vector<std::pair<int, std::string>>>;
+
     // Tokens, -1 for a row with a fault; the faults by entry.
-    std::pair<std::vector<std::int32_t>, std::vector<std::pair<int, std::string>>> draw(const Logits& logits, const std::vector<std::pair<int, Draw>>& draws) {
+    DrawnTokens draw(const Logits& logits, const std::vector<std::pair<int, Draw>>& draws) { return draw_from(logits, nullptr, draws); }
+
+    DrawnTokens draw_reduced(const Logits& logits, const Ids& ids, const std::vector<std::pair<int, Draw>>& draws) {
+        if (ids.shape(0) != logits.shape(1)) throw std::invalid_argument("as many ids as columns are needed");
+        return draw_from(logits, ids.data(), draws);
+    }
+
+    DrawnTokens draw_from(const Logits& logits, const std::int32_t* ids, const std::vector<std::pair<int, Draw>>& draws) {
         std::vector<int> which;
         std::vector<DrawRow> rows;
         which.reserve(draws.size());
@@ -79,7 +89,7 @@ class Sampler {
         {
             const int columns = columns_of(logits.shape(1));
             const nb::gil_scoped_release unlocked;
-            sampler_.draw(logits.data(), columns, which, rows, drawn.data());
+            sampler_.draw(logits.data(), columns, ids, which, rows, drawn.data());
         }
         std::vector<std::int32_t> tokens;
         tokens.reserve(drawn.size());
@@ -139,6 +149,7 @@ void bind_sampler(nb::module_& m) {
     nb::class_<Sampler>(m, "Sampler")
         .def(nb::init<std::shared_ptr<slipstream::ThreadPool>, const std::string&>(), "pool"_a, "kernels"_a)
         .def("draw", &Sampler::draw, "logits"_a.noconvert(), "draws"_a)
+        .def("draw_reduced", &Sampler::draw_reduced, "logits"_a.noconvert(), "ids"_a.noconvert(), "draws"_a)
         .def("draw_processed", &Sampler::draw_processed, "scores"_a.noconvert(), "draw"_a)
         .def("logprobs", &Sampler::logprobs, "logits"_a.noconvert(), "asked"_a);
 }

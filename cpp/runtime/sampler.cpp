@@ -16,18 +16,23 @@ void Sampler::need_scratch(int columns) {
     scratch_columns_ = columns;
 }
 
-void Sampler::draw(const float* logits, int columns, const std::vector<int>& which, const std::vector<DrawRow>& rows, Drawn* out) {
+void Sampler::draw(const float* logits, int columns, const std::int32_t* ids, const std::vector<int>& which,
+                   const std::vector<DrawRow>& rows, Drawn* out) {
     const std::lock_guard<std::mutex> lock(running_);
     need_scratch(columns);
     logits_ = logits;
     columns_ = columns;
+    ids_ = ids;
     for (std::size_t begin = 0; begin < rows.size(); begin += kMaxPieces) {
         which_ = which.data() + begin;
         draw_rows_ = rows.data() + begin;
         drawn_ = out + begin;
         for_each(static_cast<int>(std::min<std::size_t>(kMaxPieces, rows.size() - begin)), [](Sampler& self, int thread, int i) {
             const float* const x = self.logits_ + static_cast<std::ptrdiff_t>(self.which_[i]) * self.columns_;
-            self.drawn_[i] = self.kernels_.draw(x, self.columns_, self.draw_rows_[i], self.scratch_[static_cast<std::size_t>(thread)].get());
+            Ranked* const scratch = self.scratch_[static_cast<std::size_t>(thread)].get();
+            const DrawRow& row = self.draw_rows_[i];
+            self.drawn_[i] = self.ids_ == nullptr ? self.kernels_.draw(x, self.columns_, row, scratch)
+                                                  : self.kernels_.draw_reduced(x, self.columns_, self.ids_, row, scratch);
         });
     }
 }

@@ -21,8 +21,9 @@ class Sampler {
     Sampler(const Sampler&) = delete;
     Sampler& operator=(const Sampler&) = delete;
 
-    // `which`: the row of `logits` [.., columns] of each entry.
-    void draw(const float* logits, int columns, const std::vector<int>& which, const std::vector<DrawRow>& rows, Drawn* out);
+    // `which`: the row of `logits` [.., columns] of each entry. `ids` [columns]: the token of each column, ascending; null: the column.
+    void draw(const float* logits, int columns, const std::int32_t* ids, const std::vector<int>& which, const std::vector<DrawRow>& rows,
+              Drawn* out);
     Drawn draw_processed(const double* logits, int columns, const DrawRow& row);
     void logprobs(const float* logits, int columns, const std::vector<int>& which, std::vector<LogprobRow>& rows);
 
@@ -40,6 +41,7 @@ class Sampler {
     Piece piece_ = nullptr;
     const float* logits_ = nullptr;
     int columns_ = 0;
+    const std::int32_t* ids_ = nullptr;
     const int* which_ = nullptr;
     const DrawRow* draw_rows_ = nullptr;
     Drawn* drawn_ = nullptr;

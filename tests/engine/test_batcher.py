@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.engine.batcher import build_batch
+from slipstream.engine.batcher import BatchBuilder, build_batch
 from slipstream.engine.plan import PlanRow, RowSampling, StepPlan
 from slipstream.sampling.params import SamplingParams
 
@@ -47,6 +47,23 @@ def test_block_table_is_padded_with_minus_one():
 def test_scheduler_defects_are_refused(bad: PlanRow, message: str):
     with pytest.raises(ValueError, match=message):
         build_batch(StepPlan(1, (bad,)), 4)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 20), st.integers(0, 9)), min_size=1, max_size=5),
+    st.integers(1, 6),
+)
+def test_few_tokens_are_laid_out_as_many_are(shapes: list[tuple[int, int, int]], block_size: int):
+    rows = []
+    for index, (length, start, wanted) in enumerate(shapes):
+        blocks = tuple(range(7 * index, 7 * index - (-(start + length) // block_size)))
+        rows.append(row(str(index), tuple(range(length)), start, blocks, min(wanted, length)))
+    few, many = BatchBuilder(block_size)._few(rows), BatchBuilder(block_size)._ragged(rows)
+    assert few is not None
+    for name in ("token_ids", "positions", "slots", "query_start", "kv_len", "block_table", "logits_rows"):
+        one, other = getattr(few, name), getattr(many, name)
+        assert one.dtype == other.dtype == np.int32
+        assert one.tolist() == other.tolist()
 
 
 @given(

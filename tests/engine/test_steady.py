@@ -60,7 +60,7 @@ def test_plans_are_those_of_the_general_rule(seed: int, monkeypatch: pytest.Monk
     assert decodes > 0
 
 
-def test_it_is_for_decodes_without_drafts_that_have_room() -> None:
+def test_it_is_for_decodes_that_have_room() -> None:
     loop = Loop(2)
     each = request("a", 3, 6)
     loop.add(each)
@@ -73,13 +73,14 @@ def test_it_is_for_decodes_without_drafts_that_have_room() -> None:
     other = Loop()
     other.add(request("b", 3, 6))
     assert steady_rows([each], other.scheduler.queue, loop.kv, 8, 0.0) is None
-    each.draft = (1,)
-    assert steady_rows([each], loop.scheduler.queue, loop.kv, 8, 0.0) is None
-    each.draft = ()
     loop.step()
     assert (len(each.blocks), loop.kv.num_free) == (1, 1)
     assert steady_rows([each], loop.scheduler.queue, loop.kv, 8, 0.0) is not None
     assert (len(each.blocks), loop.kv.num_free) == (2, 0)  # reserved on the way
+    each.draft = (1, 2)
+    assert steady_rows([each], loop.scheduler.queue, loop.kv, 2, 0.0) is None  # the rule says which drafts are cut
+    assert steady_rows([each], loop.scheduler.queue, loop.kv, 3, 0.0) is not None
+    each.draft = ()
     each.tokens += [1] * 4
     each.computed += 4
     assert steady_rows([each], loop.scheduler.queue, loop.kv, 8, 0.0) is None  # no block is left
@@ -109,10 +110,31 @@ def test_plain_rows_draw_the_same_tokens() -> None:
     assert runner._sample_plain(rows, logits, ops) is None  # the general way says which row and why
 
 
+def test_plain_drafts_are_verified_alike() -> None:
+    ops = cpu_kernels(1).sampling
+    assert ops is not None
+    logits = np.random.default_rng(3).normal(size=(8, 30)).astype(np.float32)
+    drafts = ((), (9, 8, 7), (3,), ())
+    rows = [
+        replace(plain_row(i, (5, *draft), temperature=0.5), num_draft=len(draft), num_logits=1 + len(draft))
+        for i, draft in enumerate(drafts)
+    ]
+    for _ in range(4):  # from drafts that are wrong to ones that are right, a token at a time
+        found = runner._sample_plain(rows, logits, ops)
+        assert found is not None
+        assert found == runner._sample(rows, logits, None, ops)
+        rows = [
+            replace(row, tokens=(5, *(*answer.tokens, *row.tokens[1 + len(answer.tokens) :])[: row.num_draft]))
+            for row, answer in zip(rows, found, strict=True)
+        ]
+    assert [answer.accepted for answer in found] == [len(draft) for draft in drafts]
+
+
 @pytest.mark.parametrize(
     "row",
     [
-        replace(plain_row(0, (5, 6)), num_draft=1),
+        replace(plain_row(0, (5, 6)), num_draft=1, num_logits=2, draft_probs=(((6, 1.0),),)),
+        replace(plain_row(0, (5, 6)), num_draft=0, num_logits=2),
         replace(plain_row(0, (5, 6)), samples=False),
         plain_row(0, (5,), logprobs=0),
         plain_row(0, (5,), prompt_logprobs=0),

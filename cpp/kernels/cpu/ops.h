@@ -218,6 +218,7 @@ struct KernelTable {
     void (*moe_down)(const MoeOp&, const Step&, int thread, int first, int last);   // blocks of the result
     // One row of logits [n]; `scratch` [n].
     Drawn (*draw)(const float* logits, int n, const DrawRow& row, Ranked* scratch);
+    Drawn (*draw_reduced)(const float* logits, int n, const std::int32_t* ids, const DrawRow& row, Ranked* scratch);
     Drawn (*draw_processed)(const double* logits, int n, const DrawRow& row, Ranked* scratch);
     void (*logprob)(const float* logits, int n, LogprobRow& row, Ranked* scratch);
     // Ceilings; the first two return multiply-adds.

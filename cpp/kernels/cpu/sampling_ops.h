@@ -325,6 +325,36 @@ SLIPSTREAM_KERNEL std::int32_t race_all(const X* x, int n, const Scale& scale, N
     return race.token;
 }
 
+// argmax of value + noise over candidates. As in race_all: who has weight * e^-best < 1 - u cannot win.
+SLIPSTREAM_KERNEL std::int32_t race(const Ranked* candidates, std::int64_t count, NoiseKey key) {
+    Race race{-__builtin_inf(), INT32_MAX};
+    double bar = 0.0;  // e^best
+    for (std::int64_t i = 0; i < count; ++i) {
+        const std::uint32_t word = noise_word(key, candidates[i].token);
+        if (candidates[i].weight * 1.01 < static_cast<double>(~word) * 0x1p-32 * bar) continue;
+        race.enter(candidates[i].value + gumbel_of(word), candidates[i].token);
+        bar = race.best > 0.0 ? 1.0 / exp_double(-race.best) : exp_double(race.best);
+    }
+    return race.token;
+}
+
+constexpr double kReach = 6.0;  // what has less than e^-6 of the likeliest is never drafted
+
+// Of a reduced vocabulary: column i is the token ids[i], ascending, and its noise is that token's. What is drawn is only a
+// guess, so that what hardly ever is may be left out: drawing the noise of each token by itself would cost more than it brings.
+// `scratch` [n].
+SLIPSTREAM_KERNEL Drawn draw_reduced(const float* x, int n, const std::int32_t* ids, const DrawRow& row, Ranked* scratch) {
+    const Peak peak = peak_of(x, n);
+    if (peak.fault != LogitsFault::None) return {-1, peak.fault};
+    if (row.temperature == 0.0) return {ids[peak.token], LogitsFault::None};
+    const Scale scale{peak.value, row.temperature};
+    double mass = 0.0;
+    const bool filtered = row.top_k > 0 || row.top_p < 1.0 || row.min_p > 0.0;
+    const std::int64_t kept = filtered ? keep(x, n, scale, row, scratch) : collect(x, n, scale, kReach, true, scratch, mass);
+    for (std::int64_t i = 0; i < kept; ++i) scratch[i].token = ids[scratch[i].token];
+    return {race(scratch, kept, {row.seed, row.position}), LogitsFault::None};
+}
+
 // `scratch` [n].
 template <class X>
 SLIPSTREAM_INLINE Drawn draw(const X* x, int n, const DrawRow& row, Ranked* scratch) {
@@ -334,20 +364,13 @@ SLIPSTREAM_INLINE Drawn draw(const X* x, int n, const DrawRow& row, Ranked* scra
     const Scale scale{peak.value, row.temperature};
     const NoiseKey key{row.seed, row.position};
     if (row.top_k <= 0 && row.top_p >= 1.0 && row.min_p <= 0.0) return {race_all(x, n, scale, key, peak.token), LogitsFault::None};
-    const std::int64_t kept = keep(x, n, scale, row, scratch);
-    // As in race_all: who has weight * e^-best < 1 - u cannot win.
-    Race race{-__builtin_inf(), INT32_MAX};
-    double bar = 0.0;  // e^best
-    for (std::int64_t i = 0; i < kept; ++i) {
-        const std::uint32_t word = noise_word(key, scratch[i].token);
-        if (scratch[i].weight * 1.01 < static_cast<double>(~word) * 0x1p-32 * bar) continue;
-        race.enter(scratch[i].value + gumbel_of(word), scratch[i].token);
-        bar = race.best > 0.0 ? 1.0 / exp_double(-race.best) : exp_double(race.best);
-    }
-    return {race.token, LogitsFault::None};
+    return {race(scratch, keep(x, n, scale, row, scratch), key), LogitsFault::None};
 }
 
 static Drawn run_draw(const float* x, int n, const DrawRow& row, Ranked* scratch) { return draw(x, n, row, scratch); }
+static Drawn run_draw_reduced(const float* x, int n, const std::int32_t* ids, const DrawRow& row, Ranked* scratch) {
+    return draw_reduced(x, n, ids, row, scratch);
+}
 static Drawn run_draw_processed(const double* x, int n, const DrawRow& row, Ranked* scratch) { return draw(x, n, row, scratch); }
 
 // `scratch` [n].

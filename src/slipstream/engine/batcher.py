@@ -10,6 +10,8 @@ import numpy as np
 from slipstream.engine.plan import PlanRow, StepPlan
 from slipstream.kernels.batch import ForwardBatch, Int32Array
 
+FEW = 48  # tokens
+
 
 def build_batch(plan: StepPlan, block_size: int) -> ForwardBatch:
     """The complete batch of `plan`; see `BatchBuilder.build`."""
@@ -32,7 +34,7 @@ class BatchBuilder:
         Raises ValueError if a row feeds no token, has too few blocks for its tokens, or wants more logits than it
         feeds tokens: each is a scheduler defect that would otherwise show as wrong text.
         """
-        return self._decodes(plan.rows) or self._ragged(plan.rows)
+        return self._decodes(plan.rows) or self._few(plan.rows) or self._ragged(plan.rows)
 
     def _decodes(self, rows: Sequence[PlanRow]) -> ForwardBatch | None:
         """Of rows that feed one token each and want its logits; None if there are others. One pass."""
@@ -56,6 +58,38 @@ class BatchBuilder:
             np.array(ends, np.int32),
             self._block_table(blocks),
             count[:-1],
+        )
+
+    def _few(self, rows: Sequence[PlanRow]) -> ForwardBatch | None:
+        """Of so few tokens that one by one takes less time than array by array; None if there are more."""
+        size = self._block_size
+        if sum([len(row.tokens) for row in rows]) > FEW:
+            return None
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        starts, ends = [0], []
+        wanted: list[int] = []
+        for row in rows:
+            start, own, length = row.start, row.blocks, len(row.tokens)
+            if length == 0 or len(own) * size < start + length or not 0 <= row.num_logits <= length:
+                _refuse(row, size)
+            tokens += row.tokens
+            for position in range(start, start + length):
+                positions.append(position)
+                slots.append(own[position // size] * size + position % size)
+            last = len(tokens)
+            starts.append(last)
+            ends.append(start + length)
+            wanted += range(last - row.num_logits, last)
+        return ForwardBatch(
+            np.array(tokens, np.int32),
+            np.array(positions, np.int32),
+            np.array(slots, np.int32),
+            np.array(starts, np.int32),
+            np.array(ends, np.int32),
+            self._block_table([row.blocks for row in rows]),
+            np.array(wanted, np.int32),
         )
 
     def _ragged(self, rows: Sequence[PlanRow]) -> ForwardBatch:

@@ -86,19 +86,38 @@ def sample_step(
 def _sample_plain(
     rows: Sequence[PlanRow], logits: NDArray[np.float32], ops: SamplingOps | None
 ) -> tuple[RowResult, ...] | None:
-    """What `_sample` gives when one token of every row is drawn from its logits as they are; None for all else."""
-    if ops is None or len(rows) != len(logits):
+    """What `_sample` gives when every token of every row is drawn from its logits as they are; None for all else."""
+    if ops is None:
         return None
     entries: list[tuple[int, Draw]] = []
-    for index, row in enumerate(rows):
-        plain = row.sampling.plain
-        if plain is None or not row.samples or row.num_draft:
+    for row in rows:
+        plain, count = row.sampling.plain, row.num_draft
+        if plain is None or not row.samples or row.num_logits != 1 + count or row.draft_probs is not None:
             return None
-        entries.append((index, (*plain, row.start + len(row.tokens))))
+        position = row.start + len(row.tokens) - count
+        for i in range(1 + count):
+            entries.append((len(entries), (*plain, position + i)))
+    if len(entries) != len(logits):
+        return None
     tokens, faults = ops.draw(logits, entries)
     if faults:
         return None
-    return tuple([RowResult(row.request_id, (token,), 0) for row, token in zip(rows, tokens, strict=True)])
+    if len(tokens) == len(rows):
+        return tuple([RowResult(row.request_id, (token,), 0) for row, token in zip(rows, tokens, strict=True)])
+    results, end = [], 0
+    for row in rows:
+        start, end = end, end + 1 + row.num_draft
+        accepted = _agreeing(row.tokens[len(row.tokens) - row.num_draft :], tokens[start:end])
+        results.append(RowResult(row.request_id, tuple(tokens[start : start + accepted + 1]), accepted))
+    return tuple(results)
+
+
+def _agreeing(draft: Sequence[int], drawn: Sequence[int]) -> int:
+    """How many tokens of the draft are right."""
+    for i, token in enumerate(draft):
+        if token != drawn[i]:
+            return i
+    return len(draft)
 
 
 def _sample(

@@ -29,6 +29,18 @@ class ForwardBatch:
     logits_rows: Int32Array  # [L] indices into T whose logits are wanted, ascending
     inputs: Float32Array | None = None  # [T, n] what the tokens bring besides their ids, for models that read it
 
+    def with_inputs(self, inputs: Float32Array) -> ForwardBatch:
+        return ForwardBatch(
+            self.token_ids,
+            self.positions,
+            self.slots,
+            self.query_start,
+            self.kv_len,
+            self.block_table,
+            self.logits_rows,
+            inputs,
+        )
+
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)

@@ -27,6 +27,13 @@ class SamplingOps:
     draw: Callable[[NDArray[np.float32], Sequence[tuple[int, Draw]]], tuple[list[int], list[tuple[int, LogitsFault]]]]
     """(logits [L, V], entries (row of the logits, draw)): a token per entry, and (entry, fault) where there is none."""
 
+    draw_reduced: Callable[
+        [NDArray[np.float32], NDArray[np.int32], Sequence[tuple[int, Draw]]],
+        tuple[list[int], list[tuple[int, LogitsFault]]],
+    ]
+    """As `draw`, of logits [L, n] of the tokens `ids` [n], ascending. For drafts: where no filter is asked for, tokens
+    that are less likely than e^-6 times the likeliest are left out."""
+
     draw_processed: Callable[[NDArray[np.float64], Draw], tuple[int, LogitsFault | Literal[""]]]
     """(scores [V] behind processors, draw): the token, and a `LogitsFault` or ""."""
 

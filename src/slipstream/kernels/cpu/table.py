@@ -90,7 +90,12 @@ def cpu_kernels(num_threads: int | None = None, *, instructions: str | None = No
             from_bytes=from_packed,
         ),
         compile=compile_model,
-        sampling=SamplingOps(draw=sampler.draw, draw_processed=sampler.draw_processed, logprobs=sampler.logprobs),
+        sampling=SamplingOps(
+            draw=sampler.draw,
+            draw_reduced=sampler.draw_reduced,
+            draw_processed=sampler.draw_processed,
+            logprobs=sampler.logprobs,
+        ),
     )
 
 
