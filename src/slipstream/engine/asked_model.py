@@ -14,6 +14,7 @@ from slipstream.spec.proposer import Draft
 
 MODEL = 100  # the evidence of what a draft model or head says; proposers' own are below
 SMALL_LAG = 64  # tokens that the draft model may lag behind without a question whether feeding them is worth it
+ALWAYS, SOMETIMES = 64, 4  # so many first calls, and then every so many-th, correct what drafting is taken to cost
 HORIZON = 256  # output tokens, at most, that feeding a prompt to the draft model is expected to serve
 
 Wanted = list[tuple[int, int]]  # (index of the request, at most so many tokens)
@@ -66,6 +67,7 @@ class AskedModel:
         self._clock = clock
         self._cost = LearnedCost(model.cost)
         self._seconds = 0.0
+        self._calls = 0
 
     def taken(self) -> float:
         """Seconds of drafting since the last call."""
@@ -106,13 +108,16 @@ class AskedModel:
         ]
 
     def _timed(self, chosen: Sequence[tuple[Request, int]]) -> list[Draft]:
-        longest = max([length for _, length in chosen])
-        usual = all(self.model.lag(request) <= length + 1 for request, length in chosen)
+        self._calls += 1
+        learns = self._controller.timed and (self._calls < ALWAYS or self._calls % SOMETIMES == 0)
+        # A prompt that is fed first is none of a draft's usual cost.
+        learns = learns and all(self.model.lag(request) <= length + 1 for request, length in chosen)
         started = self._clock()
         said = self.model.propose(chosen)
         seconds = self._clock() - started
         self._seconds += seconds
-        if usual and self._controller.timed:  # a prompt that is fed first is none of a draft's usual cost
+        if learns:
+            longest = max([length for _, length in chosen])
             self._cost.observe(len(chosen), longest, seconds / self._controller.drift)
         return said
 
