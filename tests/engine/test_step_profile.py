@@ -19,6 +19,7 @@ from slipstream.engine.step_profile import (
     load_or_measure,
     measure_steps,
     profile_key,
+    relative_speed,
 )
 from slipstream.errors import EngineError
 
@@ -178,3 +179,36 @@ def test_long_contexts_are_measured_where_there_is_room_and_time() -> None:
     assert contexts(Machine(), replace(large, max_model_len=1024)) == set()
     slow = Machine(scale=0.02)
     assert len(contexts(slow, large)) < 3
+
+
+def test_a_machine_that_was_busy_is_measured_anew(tmp_path: Path) -> None:
+    busy, free = Machine(2e-3), Machine(1e-3)
+    known = measure(busy)
+    assert relative_speed(free, SIZE, known, free.clock) == pytest.approx(0.5)
+    assert relative_speed(busy, SIZE, known, busy.clock) == pytest.approx(1.0)
+    assert relative_speed(free, SIZE, {}, free.clock) == 1.0
+    found = [
+        load_or_measure(
+            tmp_path,
+            {},
+            lambda machine=machine: measure(machine),
+            lambda known, machine=machine: relative_speed(machine, SIZE, known, machine.clock),
+        )
+        for machine in (busy, busy, free, free, busy)
+    ]
+    assert [source for _, source in found] == [
+        "measured",
+        *["measured earlier"] * 1,
+        "measured",
+        *["measured earlier"] * 2,
+    ]
+    assert found[4][0] == found[2][0]
+    assert found[2][0] != found[0][0]
+
+
+def test_both_ends_must_have_become_faster() -> None:
+    machine = Machine()
+    known = measure(machine)
+    context = SIZE.context(1)
+    known[1, 1, context] *= 4.0
+    assert relative_speed(machine, SIZE, known, machine.clock) == pytest.approx(1.0)

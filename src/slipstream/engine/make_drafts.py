@@ -16,7 +16,7 @@ from slipstream.engine.head_loading import LoadedHead
 from slipstream.engine.recent_answers import RecentAnswers
 from slipstream.engine.runner import Runner
 from slipstream.engine.speculation import FORCED, FORCED_CHANCE, SpeculativeDrafts
-from slipstream.engine.step_profile import ProfileSize, StepSeconds, load_or_measure, measure_steps
+from slipstream.engine.step_profile import ProfileSize, StepSeconds, load_or_measure, measure_steps, relative_speed
 from slipstream.sampling.grammar.states import GrammarStates
 from slipstream.spec.answers import SHORTEST, AnswerStore
 from slipstream.spec.controller import Controller, ControlOptions
@@ -68,7 +68,9 @@ def make_drafts(
             max_step_tokens=options.max_num_batched_tokens,
         )
         facts = _facts(options, size, model_files, cpu_model)
-        steps, source = load_or_measure(folder, facts, lambda: measure_steps(runner, size))
+        steps, source = load_or_measure(
+            folder, facts, lambda: measure_steps(runner, size), lambda known: relative_speed(runner, size, known)
+        )
         times = StepTimes(steps)
         decisions = (Decision("step_times", None, source, _summary(steps)),)
         warnings = _useless(times, control.num_tokens, control.margin)
@@ -76,7 +78,12 @@ def make_drafts(
             drafts: Runner = draft.runner
             own_size = draft.size
             facts = _facts(options, own_size, draft.files, cpu_model)
-            measured, source = load_or_measure(folder, facts, lambda: measure_steps(drafts, own_size))
+            measured, source = load_or_measure(
+                folder,
+                facts,
+                lambda: measure_steps(drafts, own_size),
+                lambda known: relative_speed(drafts, own_size, known),
+            )
             draft_times = StepTimes(measured)
             decisions = (*decisions, Decision("draft_step_times", None, source, _summary(measured)))
     model: SteppingDrafter | None = None if draft is None else draft.drafter(draft_times)

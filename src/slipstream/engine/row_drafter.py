@@ -169,7 +169,7 @@ class RowDrafter(ABC, Generic[F]):
         """(row, tokens to feed it), those that lag least first, as far as a step has room; a row that lags further than
         drafts leave it gets a piece only."""
         room, spare = self._pool.max_step_tokens, self.piece
-        if sum(lags) <= room and all([0 < lag <= row.count + 1 for row, lag in zip(rows, lags, strict=True)]):
+        if sum(lags) <= room and all(0 < lag <= row.count + 1 for row, lag in zip(rows, lags, strict=True)):
             return list(zip(rows, lags, strict=True))
         found: list[tuple[DraftRow[F], int]] = []
         for row, lag in sorted(zip(rows, lags, strict=True), key=lambda each: each[1]):

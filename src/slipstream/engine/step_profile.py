@@ -27,6 +27,7 @@ LONG_CONTEXTS = (1024, 4096)
 MOST_POSITIONS = 4096  # of all rows at a long context
 REPETITIONS = 3
 BUDGET = 2.0  # seconds; larger numbers of rows are left out when it is spent
+BUSY = 0.75
 LONG_BUDGET = 1.0  # for the long contexts, which are left out likewise
 
 _FORMAT = 3
@@ -121,17 +122,36 @@ def profile_key(facts: Mapping[str, object]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def relative_speed(
+    runner: Runner, size: ProfileSize, known: StepSeconds, clock: Callable[[], float] = perf_counter
+) -> float:
+    """How much of its known time the step of one row takes now, in the best of a few tries, one token or the most: the
+    larger share. 1 if neither is known."""
+    shares = []
+    for tokens in sorted({1, size.longest}):
+        context = size.context(1)
+        seconds = known.get((1, tokens, context))
+        if seconds is not None:
+            plan = _plan(1, tokens, context, size.block_size)
+            shares.append(min(_seconds(runner, plan, clock) for _ in range(1 + REPETITIONS)) / seconds)
+    return max(shares, default=1.0)
+
+
 def load_or_measure(
-    folder: Path | None, facts: Mapping[str, object], measure: Callable[[], StepSeconds]
+    folder: Path | None,
+    facts: Mapping[str, object],
+    measure: Callable[[], StepSeconds],
+    now: Callable[[StepSeconds], float] = lambda known: 1.0,
 ) -> tuple[StepSeconds, str]:
     """The step times for these circumstances and where they come from: "measured" or "measured earlier".
 
-    folder: where they are kept; None: nowhere. A file that is broken is measured anew and replaced; a folder that
-    cannot be written to is no reason to fail.
+    folder: where they are kept; None: nowhere. now: how much of the known times steps take at the moment; if that is
+    less than `BUSY`, the machine was busy when they were measured, and they are measured anew. A file that is broken is
+    replaced, too; a folder that cannot be written to is no reason to fail.
     """
     path = None if folder is None else folder / f"{profile_key(facts)}.json"
     known = None if path is None else _read(path)
-    if known is not None:
+    if known is not None and now(known) >= BUSY:
         return known, "measured earlier"
     measured = measure()
     if path is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-STRENGTH = 4.0  # observations that the measurement counts for
-KEEP = 0.97  # of the weight of all earlier observations, at each new one
+STRENGTH = 6.0  # observations that the measurement counts for at first
+HELD = 0.1  # and for ever, so that there is one line even if all costs are equal
+KEEP = 0.97  # of the weight of all that was known, at each new observation
 STEEPEST = 16.0
 CHANGE = 0.05  # of a cost, at least, before the correction in use is replaced
 
@@ -14,8 +15,8 @@ class CostLine:
     """actual = fixed + slope * foretold, by least squares; the older an observation, the lighter.
 
     Host code around a computation costs the same for a short one and a long one, and a busy minute stretches what was
-    measured in a quiet one: hence two numbers. They begin as 0 and 1 and are held there as if `STRENGTH` observations
-    had said so. `fixed` is never negative, `slope` neither; equal foretold costs share the difference among both.
+    measured in a quiet one: hence two numbers. They begin as 0 and 1, as if `STRENGTH` observations had said
+    so. Neither is ever negative; equal foretold costs share a difference among both.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,10 @@ class CostLine:
     def observe(self, foretold: float, actual: float) -> None:
         """Any unit, the same for both."""
         x, y = foretold, actual
+        if not self._weight:
+            self._weight = STRENGTH  # half of it for a cost of nothing
+            self._x = self._y = STRENGTH / 2 * x
+            self._xx = self._xy = STRENGTH / 2 * x * x
         self._weight = self._weight * KEEP + 1.0
         self._x = self._x * KEEP + x
         self._xx = self._xx * KEEP + x * x
@@ -38,9 +43,9 @@ class CostLine:
     def _fit(self) -> None:
         mean_square = self._xx / self._weight
         if mean_square <= 0.0:
-            self.fixed = max(0.0, self._y / (self._weight + STRENGTH))
+            self.fixed = max(0.0, self._y / (self._weight + HELD))
             return
-        w, held = self._weight + STRENGTH, STRENGTH * mean_square
+        w, held = self._weight + HELD, HELD * mean_square
         xx, xy = self._xx + held, self._xy + held
         determinant = w * xx - self._x * self._x
         self.fixed = (self._y * xx - self._x * xy) / determinant
