@@ -226,3 +226,28 @@ def test_a_proposer_that_takes_time_under_the_other_policies() -> None:
 
 def test_nothing_is_probed_where_even_right_drafts_would_not_pay() -> None:
     assert run(Controller(ControlOptions(probe_interval=5), times(1.5)), 5, 300) == [0] * 300
+
+
+def test_another_proposer_is_preferred_where_it_promises_more() -> None:
+    cheap = lambda rows, tokens: 0.01 * tokens  # noqa: E731
+    dear = lambda rows, tokens: 5.0 * tokens  # noqa: E731
+    controller = Controller(ControlOptions(probe_interval=1000), times(0.1), {7: 0.9})
+    found = Draft((1, 2, 3), 0)
+    assert controller.prefers("a", found, 7, 3, cheap, 1)  # 0.5 so far, the other 0.9
+    assert not controller.prefers("a", found, 7, 3, dear, 1)
+    for _ in range(60):
+        controller.offer([("a", found)])
+        controller.observe("a", 1, 1)
+    assert not controller.prefers("a", found, 7, 3, cheap, 1)  # nearly always right now
+    assert controller.prefers(
+        "a", Draft((1,), 4), 7, 3, cheap, 1
+    )  # another kind of evidence, of which nothing is known
+    assert not Controller(ControlOptions("fixed"), None).prefers("a", found, 7, 3, cheap, 1)
+
+
+def test_what_is_found_is_tried_now_and_then_though_another_promises_more() -> None:
+    cheap = lambda rows, tokens: 0.01 * tokens  # noqa: E731
+    controller = Controller(ControlOptions(probe_interval=10), times(0.1), {7: 0.9})
+    preferred = [controller.prefers("a", Draft((1,), 0), 7, 3, cheap, 1) for _ in range(80)]
+    assert preferred.count(False) == 10  # little is known yet: one of eight
+    assert preferred[:8] == [True] * 7 + [False]

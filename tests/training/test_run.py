@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from slipstream.cli.main import main
 from slipstream.engine.llm import LLM
-from slipstream.errors import UsageError
+from slipstream.errors import ModelError, UsageError
 from slipstream.models.draft_head_file import read_draft_head, require_fit
 from slipstream.models.fingerprint import model_fingerprint
 from slipstream.sampling.params import SamplingParams
@@ -232,3 +234,24 @@ def test_the_engine_drafts_with_it_and_says_the_same(trained: Path, tiny_folder:
     assert [each.outputs[0].token_ids for each in found] == [each.outputs[0].token_ids for each in expected]
     stats = [each.outputs[0].stats for each in found]
     assert all(each is not None and each.num_draft_tokens > 20 for each in stats)
+
+
+def test_a_head_to_begin_with(trained: Path, tiny_folder: Path, prompts: Path, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, epochs=1, learning_rate=1e-12, weight_decay=0.0)
+    train_draft_head(run(tiny_folder, tmp_path / "next", prompts, settings=settings, init=trained))
+    before, after = read_draft_head(trained), read_draft_head(tmp_path / "next")
+    for name, array in before.weights.items():
+        np.testing.assert_allclose(after.weights[name], array, atol=1e-6)
+
+
+def test_a_head_of_another_model_is_no_beginning(
+    trained: Path, tiny_folder: Path, prompts: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(trained, other, ignore=shutil.ignore_patterns("training"))
+    values = json.loads((other / "config.json").read_text())
+    values["target"]["fingerprint"] = "0" * 32
+    (other / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ModelError, match="trained for"):
+        train_draft_head(run(tiny_folder, tmp_path / "next", prompts, init=other))
+    assert not (tmp_path / "next").exists()

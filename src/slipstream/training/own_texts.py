@@ -32,6 +32,11 @@ class OwnTexts:
     texts: tuple[str, ...] = ()
 
     @classmethod
+    def of(cls, asked: dict[int, str], told: dict[int, str]) -> OwnTexts:
+        """Of what `read_own_texts` gives."""
+        return cls(tuple(_distinct(asked)), tuple(_distinct(told)))
+
+    @classmethod
     def wanted(cls, tokens: int) -> tuple[int, int]:
         """How many (questions, texts) to write for a training on so many tokens of answers."""
         return max(16, tokens // 400), max(8, tokens // 750)
@@ -81,7 +86,7 @@ def write_own_texts(llm: LLM, folder: Path, *, questions: int, texts: int, seed:
             ]
             for number, output in _write(llm, missing, child_seed(seed, 1), LONGEST_TEXT, stops):
                 keep("text", told, number, output)
-    return OwnTexts(tuple(useful), tuple(_distinct(told)))
+    return OwnTexts.of(asked, told)
 
 
 def _write(

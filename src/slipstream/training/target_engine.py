@@ -15,7 +15,7 @@ from slipstream.models.build import load_model
 from slipstream.text.tokenizer import Tokenizer
 from slipstream.training.answers import Answer, Task, read_answers, write_answers
 from slipstream.training.features import HiddenStates, Stored, write_features
-from slipstream.training.own_texts import OwnTexts, write_own_texts
+from slipstream.training.own_texts import OwnTexts, read_own_texts, write_own_texts
 from slipstream.training.progress import stage
 from slipstream.training.target import Target, read_target, refuse_unsupported
 from slipstream.weights.open import open_checkpoint
@@ -56,6 +56,9 @@ class TargetEngine:
     def own_texts(self, plan: EnginePlan, folder: Path, *, tokens: int, seed: int) -> OwnTexts:
         """What the model asks and says by itself, kept in `folder`, as much as a training on `tokens` tokens needs."""
         questions, texts = OwnTexts.wanted(tokens)
+        asked, told = read_own_texts(folder)
+        if len(asked) >= questions and len(told) >= texts:
+            return OwnTexts.of(asked, told)
         options = self._options(plan.options.max_model_len, plan.options.num_blocks, prefix_caching=True)
         with LLM(options, cache_dir=self.cache_dir) as llm, stage("Prompts", None, quiet=self.quiet) as bar:
             return write_own_texts(llm, folder, questions=questions, texts=texts, seed=seed, stage=bar)
