@@ -7,7 +7,7 @@ ran=0
 for compiler in g++ clang++ clang++-14 aarch64-linux-gnu-g++; do
     command -v "$compiler" >/dev/null 2>&1 || continue
     for standard in c++17 c++20; do
-        for file in cpp/hw/*.cpp cpp/kernels/*.cpp; do
+        for file in cpp/hw/*.cpp cpp/kernels/*.cpp cpp/spec/*.cpp; do
             "$compiler" "-std=$standard" -O3 -Wall -Wextra -Wpedantic -Werror -Icpp -c "$file" -o /dev/null
         done
     done

@@ -9,6 +9,7 @@
 #include "bind/cpu_backend.h"
 #include "bind/sampler.h"
 #include "bind/strings.h"
+#include "bind/suffix.h"
 #include "hw/cpu_features.h"
 #include "kernels/convert.h"
 #include "kernels/permute.h"
@@ -65,4 +66,5 @@ NB_MODULE(_native, m) {
     bind_cpu_backend(m);
     bind_sampler(m);
     bind_strings(m);
+    bind_suffix(m);
 }

@@ -41,6 +41,42 @@ def read_strings(data: NDArray[np.uint8], start: int, count: int) -> tuple[list[
     Fewer come back when the next one is not whole or not valid UTF-8.
     """
 
+class SuffixAutomaton:
+    """Suffix automaton over token ids (Blumer et al., The smallest automaton recognizing the subwords of a text, 1985).
+
+    Tokens are added at the end, amortised O(1) each, with O(n) memory.
+    """
+
+    def __init__(self) -> None: ...
+    def extend(self, tokens: Sequence[int]) -> None:
+        """All of them or, with ValueError, none if one is negative."""
+
+    def longest(self, min_length: int, max_length: int) -> tuple[int, int] | None:
+        """The first of `matches`, without looking for the others."""
+
+    def matches(self, min_length: int, max_length: int) -> list[tuple[int, int]]:
+        """(length, end) of suffixes that occurred before, longest first.
+
+        tokens[end - length + 1 : end + 1] equals the sequence's last `length` tokens and `end` lies before the last
+        token. Ends are distinct; a match longer than `max_length` counts as one of `max_length`; those shorter than
+        `min_length` are left out.
+        """
+
+    def continuation(self, end: int, count: int) -> tuple[int, ...]:
+        """The `count` tokens after index `end`; past the sequence's own end it goes on as it did since `end`.
+
+        So a loop is drafted as a loop. Raises IndexError if nothing follows `end`.
+        """
+
+    def __len__(self) -> int:
+        """Tokens."""
+
+    @property
+    def num_states(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """Memory, what is reserved for growth included."""
+
 def return_free_memory() -> None:
     """Give the pages of the heap that nothing uses back to the system, where the C library can (glibc)."""
 

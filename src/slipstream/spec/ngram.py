@@ -41,12 +41,12 @@ class NgramProposer:
     def open(self, key: str, tokens: Sequence[int]) -> None:
         if key in self._sequences:
             raise ValueError(f"sequence {key!r} is open already.")
-        self._sequences[key] = SuffixAutomaton(tokens)
+        sequence = SuffixAutomaton()
+        sequence.extend(tokens)
+        self._sequences[key] = sequence
 
     def extend(self, key: str, tokens: Sequence[int]) -> None:
-        append = self._sequences[key].append
-        for token in tokens:
-            append(token)
+        self._sequences[key].extend(tokens)
 
     def propose(self, wanted: Sequence[tuple[str, int]]) -> list[Draft]:
         return [self._draft(self._sequences[key], count) for key, count in wanted]
