@@ -151,9 +151,9 @@ class SpeculativeDrafts:
 
         drafting: seconds that a model drafted before the step.
         """
-        self._plain = self._controller.seconds(rows, rows, context)
-        verifying = self._controller.seconds(rows, rows + drafted, context)
-        if self._plain is not None and verifying is not None:
+        seconds = self._controller.seconds(rows, drafted, context)
+        if seconds is not None:
+            self._plain, verifying = seconds
             cost = verifying - self._plain + drafting
             for row in plan.rows:
                 sequence = self._sequences.get(row.request_id)

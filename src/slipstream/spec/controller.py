@@ -18,6 +18,7 @@ from slipstream.spec.step_times import StepTimes
 Policy = Literal["cost", "threshold", "fixed"]
 
 EARLY_JUDGED, EARLY_INTERVAL = 16, 8
+ALWAYS, SOMETIMES = 64, 4  # so many first steps with drafts, and then every so many-th, correct what drafts add
 LEAST_JUDGED = 8  # proposals of a request before the threshold policy switches
 
 
@@ -89,8 +90,9 @@ class Controller:
             raise ConfigError("the cost policy needs measured step times.", where="speculation.policy")
         self.options = options
         self._times = times
-        by_cost = times is not None and options.policy == "cost"
-        self._tables = StepTables(times, options.num_tokens, options.margin) if times is not None and by_cost else None
+        self._measured = None if times is None else StepTables(times, options.num_tokens, options.margin)
+        self._tables = self._measured if options.policy == "cost" else None  # what lengths are chosen by
+        self._observed = 0  # steps with drafts
         self._acceptance = AcceptanceModel(priors=priors or {})
         self._requests: dict[str, _Tracked] = {}
         self._cut_short: dict[int, int] = {}  # by kind of evidence, since the last probe
@@ -172,8 +174,17 @@ class Controller:
 
     def observe_step(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
         """A step without prefill took so long."""
-        if self._times is not None:
-            self._times.observe(rows, tokens, seconds, context)
+        if self._times is None or self._measured is None:
+            return
+        drafted = tokens - rows
+        if not drafted:
+            self._times.observe_plain(self._measured.measured(rows, context)[0], seconds)
+            return
+        self._observed += 1
+        if self._observed < ALWAYS or self._observed % SOMETIMES == 0:
+            measured = self._measured.measured(rows, context)
+            if drafted < len(measured):
+                self._times.observe_drafts(rows, measured[0], measured[drafted], seconds)
 
     def forget(self, key: str) -> None:
         self._requests.pop(key, None)
@@ -212,9 +223,12 @@ class Controller:
         """How many times as long as when they were measured steps take now."""
         return 1.0 if self._times is None else self._times.drift
 
-    def seconds(self, rows: int, tokens: int, context: int = 0) -> float | None:
-        """What a step takes now; None if steps were not measured."""
-        return None if self._times is None else self._times(rows, tokens, context)
+    def seconds(self, rows: int, drafted: int, context: int = 0) -> tuple[float, float] | None:
+        """What a step takes now, without and with so many drafted tokens; None if steps were not measured."""
+        if self._times is None or self._measured is None:
+            return None
+        table, drift = self._measured.at(rows, context).seconds, self._times.drift
+        return drift * table[0], drift * table[min(drafted, len(table) - 1)]
 
     def _lengths(
         self,

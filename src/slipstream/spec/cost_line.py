@@ -69,8 +69,12 @@ class CostLines:
         self._used: dict[int, tuple[float, float]] = {}
 
     def __call__(self, rows: int, foretold: float) -> float:
-        used = self._used.get(rows.bit_length())
-        return foretold if used is None else used[0] + used[1] * foretold
+        fixed, slope = self.line(rows)
+        return fixed + slope * foretold
+
+    def line(self, rows: int) -> tuple[float, float]:
+        """(fixed, slope) in use."""
+        return self._used.get(rows.bit_length(), (0.0, 1.0))
 
     def frozen(self) -> Callable[[int, float], float]:
         """The corrections as they are now."""

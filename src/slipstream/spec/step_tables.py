@@ -36,26 +36,26 @@ class StepTables:
 
     def __init__(self, times: StepTimes, longest: int, margin: float) -> None:
         self._times, self._longest, self._margin = times, longest, margin
+        self._measured: OrderedDict[tuple[int, int], list[float]] = OrderedDict()
         self._tables: OrderedDict[tuple[int, int, int, int, DraftCost | None], StepTable] = OrderedDict()
 
     def at(self, rows: int, context: int, *, asked: int = 0, cost: DraftCost | None = None) -> StepTable:
         """rows: of the step. asked, cost: so many of them are drafted for by a proposer whose drafts take time, which
         is counted as part of the step; it must not change."""
-        shift = max(0, context.bit_length() - 3)
+        shift = _shift(context)
         key = (rows, context >> shift, asked << 6 | shift, self._times.revision, cost)
         table = self._tables.get(key)
         if table is not None:
             self._tables.move_to_end(key)
             return table
-        middle = (context >> shift << shift) + (1 << shift >> 1)
-        table = self._tables[key] = self._make(rows, middle, asked, cost)
+        table = self._tables[key] = self._make(rows, _middle(context, shift), asked, cost)
         if len(self._tables) > _KEPT:
             self._tables.popitem(last=False)
         return table
 
     def _make(self, rows: int, context: int, asked: int, cost: DraftCost | None) -> StepTable:
-        longest, relative = self._longest, self._times.relative
-        seconds = [relative(rows, rows + n, context) for n in range(rows * longest + 1)]
+        longest = self._longest
+        seconds = self._times.corrected(rows, self._ladder(rows, context))
         together = 1
         if cost is not None:
             together = asked
@@ -64,6 +64,30 @@ class StepTables:
         rate = rows / seconds[0] * (1.0 + self._margin)
         paying = [n for n in range(1, longest + 1) if (rows + n * together) / seconds[n * together] > rate]
         return StepTable.of(seconds, max(paying, default=0))
+
+    def measured(self, rows: int, context: int) -> list[float]:
+        """Seconds at start-up of a step with 0, 1, 2, ... drafted tokens: the same whatever is learned meanwhile."""
+        shift = _shift(context)
+        return self._ladder(rows, _middle(context, shift))
+
+    def _ladder(self, rows: int, context: int) -> list[float]:
+        key = rows, context
+        found = self._measured.get(key)
+        if found is None:
+            measured = self._times.measured
+            found = self._measured[key] = [measured(rows, rows + n, context) for n in range(rows * self._longest + 1)]
+            if len(self._measured) > _KEPT:
+                self._measured.popitem(last=False)
+        return found
+
+
+def _shift(context: int) -> int:
+    return max(0, context.bit_length() - 3)
+
+
+def _middle(context: int, shift: int) -> int:
+    """Of the contexts that are taken for one."""
+    return (context >> shift << shift) + (1 << shift >> 1)
 
 
 def _least_slopes(seconds: Sequence[float]) -> list[float]:

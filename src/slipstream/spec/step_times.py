@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from slipstream.spec.cost_line import CostLines
@@ -58,24 +58,41 @@ class StepTimes:
         return self._drift
 
     def observe(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
-        """Single outliers count little."""
+        """A step took so long. Single outliers count little."""
         plain = self.measured(rows, rows, context)
-        if seconds <= 0.0 or plain <= 0.0:
+        if tokens <= rows:
+            self.observe_plain(plain, seconds)
+        else:
+            self.observe_drafts(rows, plain, self.measured(rows, tokens, context), seconds)
+
+    def observe_plain(self, measured: float, seconds: float) -> None:
+        """A step without drafts that was measured as `measured` took `seconds`."""
+        expected = self._drift * measured
+        if seconds > 0.0 and expected > 0.0:
+            self._drift *= (min(max(seconds, 0.5 * expected), 2.0 * expected) / expected) ** PLAIN_SHARE
+
+    def observe_drafts(self, rows: int, plain: float, measured: float, seconds: float) -> None:
+        """A step with drafts that was measured as `measured`, and as `plain` without them."""
+        added = measured - plain
+        expected = self._drift * (plain + self._added(rows, added))
+        if seconds <= 0.0 or expected <= 0.0:
             return
-        added = self.measured(rows, tokens, context) - plain
-        expected = self._drift * (plain + (self._added(rows, added) if tokens > rows else 0.0))
         seconds = min(max(seconds, 0.5 * expected), 2.0 * expected)
-        # Of a step with drafts nobody knows what it would have taken without: it says little about the scale.
-        self._drift *= (seconds / expected) ** (PLAIN_SHARE if tokens == rows else DRAFT_SHARE)
-        if tokens > rows:
-            self._added.observe(rows, added, seconds / self._drift - plain, matters=plain)
+        # Nobody knows what it would have taken without drafts: it says little about the scale.
+        self._drift *= (seconds / expected) ** DRAFT_SHARE
+        self._added.observe(rows, added, seconds / self._drift - plain, matters=plain)
 
     def relative(self, rows: int, tokens: int, context: int = 0) -> float:
         """As `measured`, with what drafted tokens were seen to add; without the scale."""
         if tokens <= rows:
             return self.measured(rows, tokens, context)
-        plain = self.measured(rows, rows, context)
-        return plain + self._added(rows, self.measured(rows, tokens, context) - plain)
+        return self.corrected(rows, [self.measured(rows, rows, context), self.measured(rows, tokens, context)])[1]
+
+    def corrected(self, rows: int, measured: Sequence[float]) -> list[float]:
+        """`relative` where `measured` are those of the step without drafts, and then of others."""
+        plain = measured[0]
+        fixed, slope = self._added.line(rows)
+        return [plain, *[plain + fixed + slope * (seconds - plain) for seconds in measured[1:]]]
 
     def measured(self, rows: int, tokens: int, context: int = 0) -> float:
         """As at start-up."""

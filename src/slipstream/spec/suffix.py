@@ -6,4 +6,4 @@ from slipstream._native import SuffixAutomaton
 
 __all__ = ["BYTES_PER_TOKEN", "SuffixAutomaton"]
 
-BYTES_PER_TOKEN = 160  # about, in text
+BYTES_PER_TOKEN = 100  # about, what is reserved for growth included
