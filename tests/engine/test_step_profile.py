@@ -18,6 +18,7 @@ from slipstream.engine.step_profile import (
     StepSeconds,
     load_or_measure,
     measure_steps,
+    one_row,
     profile_key,
     relative_speed,
 )
@@ -212,3 +213,14 @@ def test_both_ends_must_have_become_faster() -> None:
     context = SIZE.context(1)
     known[1, 1, context] *= 4.0
     assert relative_speed(machine, SIZE, known, machine.clock) == pytest.approx(1.0)
+
+
+def test_a_drafter_is_measured_behind_steps_of_its_target() -> None:
+    machine, target = Machine(), Machine(1e-1)
+    before = one_row(target, SIZE)
+    assert measure_steps(machine, SIZE, machine.clock, before) == measure(Machine())
+    assert len(target.plans) == len(machine.plans) - 1 - 3 - 2  # none before what is not counted
+    assert {(len(plan.rows), plan.num_tokens) for plan in target.plans} == {(1, 1)}
+    plans = len(target.plans)
+    assert relative_speed(machine, SIZE, measure(Machine()), machine.clock, before) == pytest.approx(1.0)
+    assert len(target.plans) == plans + 8

@@ -16,7 +16,14 @@ from slipstream.engine.head_loading import LoadedHead
 from slipstream.engine.recent_answers import RecentAnswers
 from slipstream.engine.runner import Runner
 from slipstream.engine.speculation import FORCED, FORCED_CHANCE, SpeculativeDrafts
-from slipstream.engine.step_profile import ProfileSize, StepSeconds, load_or_measure, measure_steps, relative_speed
+from slipstream.engine.step_profile import (
+    ProfileSize,
+    StepSeconds,
+    load_or_measure,
+    measure_steps,
+    one_row,
+    relative_speed,
+)
 from slipstream.sampling.grammar.states import GrammarStates
 from slipstream.spec.answers import SHORTEST, AnswerStore
 from slipstream.spec.controller import Controller, ControlOptions
@@ -76,13 +83,13 @@ def make_drafts(
         warnings = _useless(times, control.num_tokens, control.margin)
         if draft is not None:
             drafts: Runner = draft.runner
-            own_size = draft.size
+            own_size, target = draft.size, one_row(runner, size)
             facts = _facts(options, own_size, draft.files, cpu_model)
             measured, source = load_or_measure(
                 folder,
                 facts,
-                lambda: measure_steps(drafts, own_size),
-                lambda known: relative_speed(drafts, own_size, known),
+                lambda: measure_steps(drafts, own_size, before=target),
+                lambda known: relative_speed(drafts, own_size, known, before=target),
             )
             draft_times = StepTimes(measured)
             decisions = (*decisions, Decision("draft_step_times", None, source, _summary(measured)))

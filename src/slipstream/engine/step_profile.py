@@ -28,9 +28,10 @@ MOST_POSITIONS = 4096  # of all rows at a long context
 REPETITIONS = 3
 BUDGET = 2.0  # seconds; larger numbers of rows are left out when it is spent
 BUSY = 0.75
+WORTH = 0.0005  # seconds of a step; for less nothing is measured again
 LONG_BUDGET = 1.0  # for the long contexts, which are left out likewise
 
-_FORMAT = 3
+_FORMAT = 4
 _GREEDY = SamplingParams(temperature=0.0)
 
 
@@ -64,18 +65,30 @@ class ProfileSize:
         return sorted({fitting[0], fitting[-1]}) if fitting else []
 
 
-def measure_steps(runner: Runner, size: ProfileSize, clock: Callable[[], float] = perf_counter) -> StepSeconds:
+def one_row(runner: Runner, size: ProfileSize) -> Callable[[], None]:
+    """A step of one row and one token."""
+    plan = _plan(1, 1, size.context(1), size.block_size)
+    return lambda: _execute(runner, plan)
+
+
+def measure_steps(
+    runner: Runner,
+    size: ProfileSize,
+    clock: Callable[[], float] = perf_counter,
+    before: Callable[[], None] | None = None,
+) -> StepSeconds:
     """Seconds of greedy steps over the pool, which holds nothing afterwards that anybody knows of.
 
     Every row has blocks of its own. Where the pool is too small for that, contexts are shorter, down to
     nothing, and then fewer rows are measured. Long contexts are measured for one token per row and the most, and not at
     all where the pool or the model has none. Takes at most about `BUDGET` + `LONG_BUDGET` seconds, unless the few steps
     of one row take longer. In such a step every draft is greedy and, most likely, refused at its first token.
-    Raises EngineError if the model cannot compute a step.
+    before: done before every step that counts; for a drafter a step of its target, which leaves the processor's caches
+    as a drafter finds them. Raises EngineError if the model cannot compute a step.
     """
     lengths = sorted({1, 2, 3, 4, size.longest} & set(range(1, size.longest + 1)))
     _seconds(runner, _plan(1, 1, size.context(1), size.block_size), clock)  # pays for what comes once
-    timing = _Timing(runner, size.block_size, clock)
+    timing = _Timing(runner, size.block_size, clock, before or _nothing)
     timing.begin(BUDGET)
     for rows in ROWS:
         context = size.context(rows)
@@ -91,8 +104,8 @@ def measure_steps(runner: Runner, size: ProfileSize, clock: Callable[[], float] 
 
 
 class _Timing:
-    def __init__(self, runner: Runner, block_size: int, clock: Callable[[], float]) -> None:
-        self._runner, self._block_size, self._clock = runner, block_size, clock
+    def __init__(self, runner: Runner, block_size: int, clock: Callable[[], float], before: Callable[[], None]) -> None:
+        self._runner, self._block_size, self._clock, self._before = runner, block_size, clock, before
         self.measured: StepSeconds = {}
         self._end = 0.0
         self._took = 0.0  # all lengths of the last numbers of rows and context, once
@@ -110,8 +123,12 @@ class _Timing:
         times: list[list[float]] = []
         # Each length once and then all of them again: a moment in which the machine is busy must not strike one only.
         while not times or (len(times) < REPETITIONS and self._clock() + self._took < self._end):
-            times.append([_seconds(self._runner, plan, self._clock) for plan in plans])
-            self._took = sum(times[-1])
+            started = self._clock()
+            times.append([])
+            for plan in plans:
+                self._before()
+                times[-1].append(_seconds(self._runner, plan, self._clock))
+            self._took = self._clock() - started
         for tokens, seconds in zip(lengths, zip(*times, strict=True), strict=True):
             self.measured[rows, rows * tokens, context] = float(np.median(seconds))
 
@@ -123,17 +140,25 @@ def profile_key(facts: Mapping[str, object]) -> str:
 
 
 def relative_speed(
-    runner: Runner, size: ProfileSize, known: StepSeconds, clock: Callable[[], float] = perf_counter
+    runner: Runner,
+    size: ProfileSize,
+    known: StepSeconds,
+    clock: Callable[[], float] = perf_counter,
+    before: Callable[[], None] | None = None,
 ) -> float:
     """How much of its known time the step of one row takes now, in the best of a few tries, one token or the most: the
-    larger share. 1 if neither is known."""
+    larger share. 1 if neither is known, or where hardly anything would change."""
     shares = []
     for tokens in sorted({1, size.longest}):
         context = size.context(1)
         seconds = known.get((1, tokens, context))
         if seconds is not None:
             plan = _plan(1, tokens, context, size.block_size)
-            shares.append(min(_seconds(runner, plan, clock) for _ in range(1 + REPETITIONS)) / seconds)
+            times = []
+            for _ in range(1 + REPETITIONS):
+                (before or _nothing)()
+                times.append(_seconds(runner, plan, clock))
+            shares.append(min(times) / seconds if seconds - min(times) > WORTH else 1.0)
     return max(shares, default=1.0)
 
 
@@ -183,12 +208,18 @@ def _plan(rows: int, tokens: int, context: int, block_size: int) -> StepPlan:
 
 def _seconds(runner: Runner, plan: StepPlan, clock: Callable[[], float]) -> float:
     started = clock()
-    result = runner.execute(plan)
-    seconds = clock() - started
-    failed = [row.error for row in result.rows if row.error is not None]
+    _execute(runner, plan)
+    return max(clock() - started, 1e-9)
+
+
+def _execute(runner: Runner, plan: StepPlan) -> None:
+    failed = [row.error for row in runner.execute(plan).rows if row.error is not None]
     if failed:
         raise EngineError(f"the model cannot compute a step: {failed[0]}")
-    return max(seconds, 1e-9)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _read(path: Path) -> StepSeconds | None:
