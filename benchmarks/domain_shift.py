@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.program import run_program
-from benchmarks.speculation import OFF, ON, ROOT, Answer, answer, chosen_kinds, tokenise
+from benchmarks.speculation import OFF, ON, ROOT, Answer, Prompt, answer, chosen_kinds, tokenise
 from slipstream import SamplingParams
 from slipstream.bench.stats import Interval, t_interval
 from slipstream.config.types import EngineOptions
@@ -109,7 +109,7 @@ def measure_group(
 
 
 def measure(
-    auto: LoadedEngine, fixed: LoadedEngine, kinds: Mapping[str, Sequence[str]], args: argparse.Namespace
+    auto: LoadedEngine, fixed: LoadedEngine, kinds: Mapping[str, Sequence[Prompt]], args: argparse.Namespace
 ) -> list[Phase]:
     params = SamplingParams(temperature=args.temperature, seed=1, max_tokens=args.max_tokens)
     room = min(each.plan.options.max_model_len for each in (auto, fixed)) - args.max_tokens

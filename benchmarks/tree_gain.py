@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.program import run_program
-from benchmarks.speculation import OFF, answer, chosen_kinds, tokenise
+from benchmarks.speculation import OFF, Prompt, answer, chosen_kinds, tokenise
 from slipstream import SamplingParams
 from slipstream.config.types import EngineOptions
 from slipstream.engine.loading import LoadedEngine, load_engine
@@ -260,7 +260,7 @@ def compare(kind: str, answers: Sequence[Sequence[Position]], seconds: Seconds, 
     )
 
 
-def decode(loaded: LoadedEngine, kind: str, texts: Sequence[str], args: argparse.Namespace) -> list[list[Position]]:
+def decode(loaded: LoadedEngine, kind: str, texts: Sequence[Prompt], args: argparse.Namespace) -> list[list[Position]]:
     prompts = tokenise(loaded, texts, loaded.plan.options.max_model_len - args.max_tokens)[: args.prompts]
     params = SamplingParams(temperature=0.0, max_tokens=args.max_tokens)
     size = loaded.plan.options.max_num_seqs

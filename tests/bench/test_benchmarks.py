@@ -277,7 +277,9 @@ def test_a_kind_without_a_second_token_has_no_ratio() -> None:
 def test_every_code_edit_is_one_change_of_one_file() -> None:
     prompts = speculation.code_edits()
     assert len(prompts) == 20
-    for prompt in prompts:
+    assert len({prompt[:2] for prompt in prompts}) == 1  # the same example in front of all
+    for asked, answered, prompt in prompts:
+        assert asked.partition("\n\n")[2].replace("limit = 10", "limit = 20") == answered
         change, _, rest = prompt.partition(" Return the whole file with this one change and nothing else.\n\n")
         name, _, content = rest.partition(":\n")
         assert change.endswith((".", "'"))
