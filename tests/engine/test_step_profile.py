@@ -136,6 +136,9 @@ def test_what_was_measured_is_found_again(tmp_path: Path) -> None:
         b'{"seconds": [[1, 1, -1, 0.5]]}',
         b'{"seconds": [[1, 1, 0.5]]}',
         b'{"seconds": 5}',
+        b'{"seconds": [[1e999, 1, 0, 0.5]]}',
+        b'{"seconds": [[2, 2, 0, 0.5]]}',
+        pytest.param(b"[" * 100_000, id="deep"),
     ],
 )
 def test_a_broken_file_is_measured_anew(tmp_path: Path, content: bytes) -> None:

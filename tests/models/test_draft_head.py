@@ -246,6 +246,11 @@ def _infinite(arrays: dict[str, Any]) -> None:
     arrays["norm.weight"][3] = np.inf
 
 
+def _huge(arrays: dict[str, Any]) -> None:
+    arrays["fc.weight"] = arrays["fc.weight"].astype(np.float32)
+    arrays["fc.weight"][3, 5] = 1e30  # no int8 with a float16 scale can hold that
+
+
 def _twice(arrays: dict[str, Any]) -> None:
     arrays["draft_ids"][1] = arrays["draft_ids"][0]
 
@@ -257,6 +262,7 @@ def _twice(arrays: dict[str, Any]) -> None:
         (_more, "has lm_head.weight as well"),
         (_integers, r"norm.weight is \[64\] int32"),
         (_infinite, "norm.weight holds values that are not finite"),
+        (_huge, "fc.weight holds values that are not finite, or huge"),
         (_twice, "draft_ids holds a token twice"),
     ],
 )
@@ -274,6 +280,10 @@ def test_folders_that_are_no_head(tmp_path: Path) -> None:
         read_draft_head(tmp_path)
     folder = write(tmp_path / "head", head_file())
     (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{broken")
+    with pytest.raises(ModelFormatError, match="cannot be read"):
+        read_draft_head(folder)
+    header = b'{"x":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}}'  # a type that NumPy has not
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0")
     with pytest.raises(ModelFormatError, match="cannot be read"):
         read_draft_head(folder)
     (folder / "config.json").write_text("[1]")

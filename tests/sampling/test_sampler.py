@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.engine.plan import RowSampling
+from slipstream.kernels.cpu import cpu_kernels
+from slipstream.kernels.sampling import SamplingOps
 from slipstream.sampling.logprobs import token_logprob
 from slipstream.sampling.params import SamplingParams
 from slipstream.sampling.rng import gumbel
@@ -202,6 +204,23 @@ class TestFailures:
         assert results[1].accepted == 0
         assert results[1].error is not None
         assert message in results[1].error
+
+    @pytest.mark.parametrize("ops", [None, cpu_kernels(1).sampling], ids=["numpy", "cpu"])
+    @pytest.mark.parametrize("params", [SamplingParams(logprobs=1), SamplingParams(logit_bias={4: 1.0}, logprobs=1)])
+    def test_behind_right_drafts_cost_none_of_them(self, ops: SamplingOps | None, params: SamplingParams) -> None:
+        """Without drafts those tokens would have come, and one of them may have been the last."""
+        logits = np.random.default_rng(1).normal(0, 1, (3, VOCAB)).astype(np.float32)
+        row = context(params)
+        first = sample_rows(logits[:1], [SampleRow(row, 1)], ops)[0]
+        second = sample_rows(logits[1:2], [SampleRow(row, 2)], ops)[0]
+        right = (*first.tokens, *second.tokens)
+        logits[2, 3] = math.nan
+        [found] = sample_rows(logits, [SampleRow(row, 1, right)], ops)
+        assert found == SampledRow(right, 1, (*first.logprobs, *second.logprobs))
+        [found] = sample_rows(logits[1:], [SampleRow(row, 2, right[1:])], ops)
+        assert found == SampledRow(right[1:], 0, second.logprobs)
+        [found] = sample_rows(logits[2:], [SampleRow(row, 3)], ops)
+        assert found.error is not None
 
     def test_a_missing_history_is_an_error_of_the_row(self) -> None:
         row = SampleRow(context(SamplingParams(presence_penalty=1.0), history=()), 5)

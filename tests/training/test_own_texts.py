@@ -35,8 +35,9 @@ def test_texts_depend_on_the_seed_and_their_number_alone(llm: LLM, tmp_path: Pat
     write(llm, tmp_path / "parts", 11, 2)
     path = tmp_path / "parts" / FILE
     lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:-3], lines[-3][:5]]) + "\n")  # killed while it was writing
+    path.write_text("\n".join([*lines[:-3], lines[-3][:5]]))  # killed while it was writing
     assert write(llm, tmp_path / "parts", 30, 6) == whole
+    assert OwnTexts.of(*read_own_texts(tmp_path / "parts")) == whole
     assert write(llm, tmp_path / "other", 30, 6, seed=4) != whole
 
 
@@ -79,8 +80,10 @@ def test_broken_lines_are_left_out(tmp_path: Path) -> None:
         '{"kind": "other"}',
         "3",
         json.dumps({"kind": "text", "number": 4, "text": ""}),
+        '{"kind": "text", "number": 1e999, "text": ""}',
+        "[" * 100_000,
     ]
-    (tmp_path / FILE).write_text("\n".join(lines))
+    (tmp_path / FILE).write_bytes("\n".join(lines).encode() + b"\n\xff\x00")
     assert read_own_texts(tmp_path) == ({0: "one?"}, {4: ""})
     assert read_own_texts(tmp_path / "nowhere") == ({}, {})
 

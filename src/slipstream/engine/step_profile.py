@@ -226,12 +226,13 @@ def _read(path: Path) -> StepSeconds | None:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["seconds"]
         found = {(int(rows), int(tokens), int(context)): float(took) for rows, tokens, context, took in entries}
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     plausible = all(
         1 <= rows <= tokens and context >= 0 and 0.0 < took < 1e4 for (rows, tokens, context), took in found.items()
     )
-    return found if found and plausible else None
+    whole = any((rows, tokens) == (1, 1) for rows, tokens, _ in found)  # what every measurement begins with
+    return found if whole and plausible else None
 
 
 def _write(path: Path, measured: StepSeconds) -> None:

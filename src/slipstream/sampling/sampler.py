@@ -87,8 +87,9 @@ def sample_rows(
 
     logits: float32 [L, V], L = sum of 1 + len(draft_tokens), in the order of `rows`; left unchanged. Logits i of a
     row predict the token at first_position + i. A row that cannot be sampled (NaN or infinite logits, every token
-    forbidden, a token id outside the vocabulary) gets an `error`; the others are not affected. `ops`: a backend's form
-    of what follows, which gives the same tokens. Raises ValueError if L does not fit the rows.
+    forbidden, a token id outside the vocabulary) gets an `error`; the others are not affected. Where that is so behind
+    right drafts only, the last of these counts as the token that was drawn. `ops`: a backend's form of what follows,
+    which gives the same tokens. Raises ValueError if L does not fit the rows.
     """
     wanted = len(rows) + sum([len(row.draft_tokens) for row in rows])
     if logits.ndim != 2 or len(logits) != wanted or (wanted and logits.shape[1] == 0):
@@ -218,6 +219,8 @@ def _verify(
     for i in range(1 + len(row.draft_tokens)):
         token = drawn[start + i]
         if isinstance(token, RequestError):
+            if tokens:
+                break  # the request may have ended before this position; if not, it is drawn for again
             raise token
         tokens.append(token)
         if i < len(row.draft_tokens) and token != row.draft_tokens[i]:
@@ -235,15 +238,20 @@ def _sample_row(logits: NDArray[np.float32], row: SampleRow, ops: SamplingOps | 
         drawn = None
         if row.draft_probs is not None and i < len(row.draft_tokens):
             drawn = row.draft_tokens[i], row.draft_probs[i]
-        token = sample_token(
-            row_logits,
-            row.context,
-            position=row.first_position + i,
-            accepted_drafts=row.draft_tokens[:i],
-            grammar=grammar,
-            ops=ops,
-            drawn=drawn,
-        )
+        try:
+            token = sample_token(
+                row_logits,
+                row.context,
+                position=row.first_position + i,
+                accepted_drafts=row.draft_tokens[:i],
+                grammar=grammar,
+                ops=ops,
+                drawn=drawn,
+            )
+        except RequestError:
+            if tokens:
+                break  # as in `_verify`
+            raise
         tokens.append(token)
         if grammar is not None:
             grammar.advance((token,))

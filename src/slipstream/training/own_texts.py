@@ -43,14 +43,14 @@ class OwnTexts:
 
 
 def read_own_texts(folder: Path) -> tuple[dict[int, str], dict[int, str]]:
-    """(questions, texts) of earlier runs by number; "" for what was no use. A line that was cut short is left out."""
+    """(questions, texts) of earlier runs by number; "" for what was no use. A damaged line is left out."""
     found: dict[str, dict[int, str]] = {"question": {}, "text": {}}
     path = folder / FILE
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
         try:
             entry = json.loads(line)
             found[entry["kind"]][int(entry["number"])] = str(entry["text"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
     return found["question"], found["text"]
 
@@ -65,7 +65,11 @@ def write_own_texts(llm: LLM, folder: Path, *, questions: int, texts: int, seed:
     asked, told = read_own_texts(folder)
     before, behind = _around_content(llm)
     stops = frozenset({*behind[:1], *llm.tokenizer.eos_token_ids})
-    with (folder / FILE).open("a", encoding="utf-8") as file:
+    path = folder / FILE
+    cut_short = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
+    with path.open("a", encoding="utf-8") as file:
+        if cut_short:
+            file.write("\n")
 
         def keep(kind: str, known: dict[int, str], number: int, output: RequestOutput | RequestError) -> None:
             known[number] = text = _text_of(llm, output, stops)
