@@ -160,7 +160,7 @@ def _weights(arrays: Mapping[str, NDArray[Any]], config: DraftHeadConfig, path: 
                 f"{show(name)} is {list(array.shape)} {array.dtype}, not {list(shape)} float16 or float32.",
                 where=str(path),
             )
-        if not (np.abs(array) <= LARGEST).all():
+        if not (np.abs(array.astype(np.float32)) <= LARGEST).all():
             raise ModelFormatError(f"{show(name)} holds values that are not finite, or huge.", where=str(path))
     return {name: arrays[name].astype(np.float32) for name in shapes}
 
