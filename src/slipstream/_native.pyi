@@ -284,6 +284,11 @@ class Sampler:
     ) -> tuple[list[int], list[tuple[int, Literal["nan", "+inf", "-inf"]]]]:
         """draws: (row of `logits`, draw). A token for each, -1 for those that the second list names with a fault."""
 
+    def draw_reduced(
+        self, logits: NDArray[np.float32], ids: NDArray[np.int32], draws: Sequence[tuple[int, _Draw]]
+    ) -> tuple[list[int], list[tuple[int, Literal["nan", "+inf", "-inf"]]]]:
+        """As `draw`, of logits [L, n] of the tokens `ids` [n]; see `SamplingOps.draw_reduced`."""
+
     def draw_processed(
         self, scores: NDArray[np.float64], draw: _Draw
     ) -> tuple[int, Literal["nan", "+inf", "-inf", ""]]:

@@ -183,6 +183,19 @@ def test_a_draft_is_dropped_before_anything_is_preempted() -> None:
     assert a.stats.preemptions == b.stats.preemptions == 0
 
 
+def test_a_draft_takes_no_block_that_another_request_needs() -> None:
+    """The last block is for the second request's own token, though the first one's draft would fill it."""
+    loop = Loop(blocks=5, drafts=right(3))
+    a, b = request("a", 7, 8), request("b", 8, 2, first=3)
+    loop.add(a, b)
+    loop.step()
+    assert loop.step() == [("a", 7, 1), ("b", 8, 1)]
+    assert a.stats.preemptions == b.stats.preemptions == 0
+    loop.finish_all()
+    assert a.output_token_ids == sequential(a.prompt_token_ids, 8)
+    assert a.stats.accepted_tokens > 0
+
+
 def test_prompt_logits_of_all_rows_together_are_bounded_per_step() -> None:
     loop = Loop(blocks=1000, max_num_batched_tokens=1000)
     loop.add(

@@ -8,6 +8,7 @@ from typing import Protocol
 from slipstream.engine.plan import StepPlan
 from slipstream.engine.recent_answers import NO_STORE, StoreStats
 from slipstream.engine.request import Request
+from slipstream.kv.manager import KVManager
 from slipstream.spec.proposer import NOTHING, Draft
 
 
@@ -79,3 +80,16 @@ def give_drafts(proposer: DraftProposer, requests: Sequence[Request]) -> None:
             room = request.max_tokens - request.num_output_tokens - 1  # one more token is sampled after the draft
             draft = draft.cut(max(0, room))
             request.draft, request.draft_probs = draft.tokens, draft.probs
+
+
+def fit_drafts(requests: Sequence[Request], kv: KVManager) -> None:
+    """Cut drafts to the blocks that their requests own already, unless there are blocks for what all of them lack."""
+    lacking = [max(0, kv.blocks_for(len(each.tokens) + len(each.draft)) - len(each.blocks)) for each in requests]
+    if sum(lacking) <= kv.num_free:
+        return
+    for request in requests:
+        room = max(0, len(request.blocks) * kv.block_size - len(request.tokens))
+        if len(request.draft) > room:
+            probs = request.draft_probs
+            request.draft = request.draft[:room]
+            request.draft_probs = None if probs is None else probs[:room]

@@ -13,7 +13,7 @@ from slipstream.engine.admission import (
 )
 from slipstream.engine.cost_model import LinearCostModel, StepCostModel, plan_work, work_of
 from slipstream.engine.deadlines import Deadlines
-from slipstream.engine.drafts import DraftProposer, NoDrafts, give_drafts
+from slipstream.engine.drafts import DraftProposer, NoDrafts, fit_drafts, give_drafts
 from slipstream.engine.forks import Forks
 from slipstream.engine.grants import Grants
 from slipstream.engine.objective import PromptRoom
@@ -188,6 +188,8 @@ class Scheduler:
         ranked = self._running.by_rank()
         decodes = [r for r in ranked if r.decoding]
         prefills = [r for r in ranked if not r.decoding] if len(decodes) < len(ranked) else []
+        if any([r.draft for r in decodes]):
+            fit_drafts(ranked, self.kv)
         scarce = len(ranked) + sum([len(r.draft) for r in decodes]) > grants.left
         turn = self._step % len(decodes) if scarce and decodes else 0
         others = len(self._running)

@@ -31,8 +31,11 @@ def steady_rows(
         left -= 1 + count
         if left < 0 or known - start != 1:
             return None
-        if known + count > len(table.blocks) * size and not kv.reserve(request, known + count):
-            return None
+        if known + count > len(table.blocks) * size:
+            if count and kv.num_free < len(ranked) + sum([len(each.draft) for each in ranked]):
+                return None  # maybe there are none for drafts: others' own tokens come first
+            if not kv.reserve(request, known + count):
+                return None
         sampling = request.row_sampling(samples=True)
         tokens, wants = (request.tokens[start], *draft), request.wants_states
         probs = request.draft_probs if count else None
