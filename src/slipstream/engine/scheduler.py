@@ -188,7 +188,7 @@ class Scheduler:
         ranked = self._running.by_rank()
         decodes = [r for r in ranked if r.decoding]
         prefills = [r for r in ranked if not r.decoding] if len(decodes) < len(ranked) else []
-        if any([r.draft for r in decodes]):
+        if any(r.draft for r in decodes):
             fit_drafts(ranked, self.kv)
         scarce = len(ranked) + sum([len(r.draft) for r in decodes]) > grants.left
         turn = self._step % len(decodes) if scarce and decodes else 0
