@@ -8,6 +8,10 @@ One engine; prompts of one kind go through it in groups of the batch size, each 
 ratio of a group is that of its mean TPOT, without over with; of a kind, the geometric mean over its groups with
 Student's 95 % interval of the logarithms. The prefix cache is off. Both runs must give the same tokens.
 
+`by steps` is the same ratio by what steps usually take: the steps of all groups behind the prompts are sorted by their
+numbers of rows and of drafted tokens, each counts as the median of its sort, and their sum is divided by the tokens.
+What slows single steps down is out of it. Its interval is the jackknife's over groups.
+
 Kinds: the categories of Spec-Bench (question.jsonl of github.com/hemingkx/Spec-Bench, first turns), HumanEval
 (HumanEval.jsonl.gz), and code edits (benchmarks/code_edits: "return this file with one change", behind one example of
 an edit and its answer: without it SmolLM2-135M returns a quarter of the lines, with it half of them).
@@ -23,6 +27,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeAlias
 
 from benchmarks.program import run_program
@@ -51,11 +56,26 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class TimedStep:
+    """One step in which every unfinished request of the group decodes."""
+
+    rows: int
+    drafted: int
+    tokens: int
+    seconds: float
+
+
+Steps: TypeAlias = Sequence[TimedStep]
+
+
+@dataclass(frozen=True)
 class Pair:
     """One group, without drafts and with them."""
 
     off: tuple[Answer, ...]
     on: tuple[Answer, ...]
+    off_steps: Steps = ()
+    on_steps: Steps = ()
 
     @property
     def ratio(self) -> float | None:
@@ -86,6 +106,7 @@ class Row:
     mean_accepted_length: float | None
     drafted_per_token: float
     different: int  # groups whose tokens differ: must be 0
+    by_steps: tuple[float, float, float] | None = None  # ratio and interval; None without steps, or with one group only
 
 
 def _tpot(answers: Sequence[Answer]) -> float | None:
@@ -115,16 +136,48 @@ def summarise(kind: str, batch: int, temperature: float, pairs: Sequence[Pair]) 
         1 + accepted / drafts if drafts else None,
         drafted / max(1, sum(s.num_output_tokens for s in stats)),
         sum(not pair.same for pair in pairs),
+        ratio_by_steps(pairs),
     )
+
+
+def ratio_by_steps(pairs: Sequence[Pair]) -> tuple[float, float, float] | None:
+    """(ratio, low, high)."""
+    if len(pairs) < 2:
+        return None
+    whole = _log_ratio(pairs)
+    parts = [_log_ratio([*pairs[:i], *pairs[i + 1 :]]) for i in range(len(pairs))]
+    if whole is None or any(each is None for each in parts):
+        return None
+    # Tukey's pseudo-values.
+    found = t_interval([len(pairs) * whole - (len(pairs) - 1) * each for each in parts if each is not None])
+    assert found is not None
+    return _exp(Interval(whole, whole - (found.value - found.low), whole + (found.high - found.value), found.firm))
+
+
+def _log_ratio(pairs: Sequence[Pair]) -> float | None:
+    """Without over with, of the usual time per token."""
+    off = seconds_per_token([step for pair in pairs for step in pair.off_steps])
+    on = seconds_per_token([step for pair in pairs for step in pair.on_steps])
+    return None if off is None or on is None else math.log(off / on)
+
+
+def seconds_per_token(steps: Steps) -> float | None:
+    """With every step taken to last as long as the median of those with as many rows and drafted tokens."""
+    kinds: dict[tuple[int, int], list[float]] = {}
+    for step in steps:
+        kinds.setdefault((step.rows, step.drafted), []).append(step.seconds)
+    tokens = sum(step.tokens for step in steps)
+    return sum(len(each) * statistics.median(each) for each in kinds.values()) / tokens if tokens else None
 
 
 def _exp(interval: Interval) -> tuple[float, float, float]:
     return math.exp(interval.value), math.exp(interval.low), math.exp(interval.high)
 
 
-def overall(rows: Sequence[Row]) -> Interval | None:
+def overall(rows: Sequence[Row], by_steps: bool = False) -> Interval | None:
     """Geometric mean over kinds, with Student's interval over them."""
-    found = t_interval([math.log(row.ratio) for row in rows])
+    ratios = [row.by_steps[0] for row in rows if row.by_steps is not None] if by_steps else [row.ratio for row in rows]
+    found = t_interval([math.log(ratio) for ratio in ratios])
     return None if found is None else Interval(*_exp(found), found.firm)
 
 
@@ -179,14 +232,30 @@ def chosen_kinds(
 # ---- how it is measured ----
 
 
-def answer(core: EngineCore, name: str, prompts: Sequence[Sequence[int]], params: SamplingParams, wish: Any) -> Any:
-    """All prompts in one batch."""
+def answer(
+    core: EngineCore,
+    name: str,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    wish: Any,
+    steps: list[TimedStep] | None = None,
+) -> Any:
+    """All prompts in one batch. steps: takes those behind the prompts."""
     for index, prompt in enumerate(prompts):
         core.add(GenerationRequest(f"{name}-{index}", tuple(prompt), params, speculative=wish))
     tokens: dict[str, list[int]] = {}
     stats: dict[str, CompletionStats] = {}
+    drafted = core.stats().num_draft_tokens
     while core.has_work:
-        for delta in core.step():
+        rows = len(tokens) - len(stats) if len(tokens) == len(prompts) else 0
+        started = perf_counter()
+        deltas = core.step()
+        seconds = perf_counter() - started
+        before, drafted = drafted, core.stats().num_draft_tokens
+        if rows and steps is not None:
+            fresh = sum(len(delta.token_ids) for delta in deltas)
+            steps.append(TimedStep(rows, drafted - before, fresh, seconds))
+        for delta in deltas:
             tokens.setdefault(delta.request_id, []).extend(delta.token_ids)
             if delta.stats is not None:
                 stats[delta.request_id] = delta.stats
@@ -199,8 +268,11 @@ def measure(core: EngineCore, prompts: Sequence[Sequence[int]], batch: int, grou
     for number in range(min(groups, len(prompts) // batch)):
         group = prompts[number * batch : (number + 1) * batch]
         order = (OFF, ON) if number % 2 == 0 else (ON, OFF)
-        found = {wish.mode: answer(core, f"{number}-{wish.mode}", group, params, wish) for wish in order}
-        pairs.append(Pair(found["off"], found["auto"]))
+        steps: dict[str, list[TimedStep]] = {wish.mode: [] for wish in order}
+        found = {
+            wish.mode: answer(core, f"{number}-{wish.mode}", group, params, wish, steps[wish.mode]) for wish in order
+        }
+        pairs.append(Pair(found["off"], found["auto"], steps["off"], steps["auto"]))
     return pairs
 
 
@@ -224,15 +296,19 @@ def _messages(turns: Sequence[str]) -> list[dict[str, str]]:
 
 def table(rows: Sequence[Row]) -> str:
     lines = [
-        f"{'kind':<16} {'batch':>5} {'T':>4} {'groups':>6} {'ratio':>6}  {'95 %':<13} {'off ms':>7} {'on ms':>7} "
-        f"{'accepted':>8} {'length':>6} {'drafted':>7}"
+        f"{'kind':<16} {'batch':>5} {'T':>4} {'groups':>6} {'ratio':>6}  {'95 %':<13} {'by steps':>8} {'95 %':<13} "
+        f"{'off ms':>7} {'on ms':>7} {'accepted':>8} {'length':>6} {'drafted':>7}"
     ]
     for row in rows:
         interval = f"{row.low:.2f}-{row.high:.2f}" if row.firm else "-"
+        usual, of_usual = "-", "-"
+        if row.by_steps is not None:
+            usual, of_usual = f"{row.by_steps[0]:.2f}", f"{row.by_steps[1]:.2f}-{row.by_steps[2]:.2f}"
         accepted = "-" if row.acceptance is None else f"{100 * row.acceptance:.0f} %"
         length = "-" if row.mean_accepted_length is None else f"{row.mean_accepted_length:.2f}"
         lines.append(
             f"{row.kind:<16} {row.batch:>5} {row.temperature:>4g} {row.groups:>6} {row.ratio:>6.2f}  {interval:<13} "
+            f"{usual:>8} {of_usual:<13} "
             f"{1000 * row.tpot_off:>7.2f} {1000 * row.tpot_on:>7.2f} {accepted:>8} {length:>6} "
             f"{row.drafted_per_token:>7.2f}" + (f"  {row.different} GROUPS DIFFER" if row.different else "")
         )
@@ -287,9 +363,10 @@ def main() -> None:
         prompts = tokenise(loaded, texts, loaded.plan.options.max_model_len - args.max_tokens)
         rows += measure_kind(loaded.core, kind, prompts, args)
     means = {
-        f"batch {batch}, temperature {temperature:g}": overall(chosen)
+        f"batch {batch}, temperature {temperature:g}" + (", by steps" if by_steps else ""): overall(chosen, by_steps)
         for batch in args.batch
         for temperature in args.temperature
+        for by_steps in (False, True)
         if (chosen := [row for row in rows if (row.batch, row.temperature) == (batch, temperature)])
     }
     result = {
