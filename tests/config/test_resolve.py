@@ -296,3 +296,7 @@ def test_a_backend_that_cannot_run_the_model_is_refused_with_the_reason() -> Non
 )
 def test_who_drafts(settings: dict[str, Any], effective: str) -> None:
     assert run(**settings).effective.speculative == effective
+
+
+def test_automatic_speculation_says_why_it_is_ngrams_alone() -> None:
+    assert decision(run(speculative="auto"), "speculative").why == "no smaller model and no draft head is named"

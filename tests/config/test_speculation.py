@@ -92,8 +92,11 @@ def test_a_head_is_named_by_its_folder() -> None:
             {"speculative": "draft_head", "draft_head": "h", "draft_model": "m"},
             "draft_head: cannot be used together with draft_model = 'm'",
         ),
-        ({"speculative": "draft_head", "draft_model": "m"}, "is draft_head, but no folder is named"),
-        ({"speculative": "draft_model", "draft_head": "h"}, "is draft_model, but no model is named"),
+        (
+            {"speculative": "draft_head", "draft_model": "m"},
+            r"is draft_head, but no folder is named\. Set draft_head \(--draft-head\)",
+        ),
+        ({"speculative": "draft_model", "draft_head": "h"}, r"no model is named\. .* \(--speculative MODEL on the"),
     ],
 )
 def test_a_head_and_what_does_not_go_with_it(settings: dict[str, str], message: str) -> None:
@@ -109,7 +112,7 @@ def test_answers_are_kept_for_ngrams_only() -> None:
 
 
 def test_lookup_bounds_in_the_wrong_order() -> None:
-    with pytest.raises(ConfigError, match="prompt_lookup_min: is 5, but prompt_lookup_max is 4"):
+    with pytest.raises(ConfigError, match=r"prompt_lookup_min: is 5, but prompt_lookup_max is 4\. Lower the one"):
         options(prompt_lookup_min=5, prompt_lookup_max=4)
 
 

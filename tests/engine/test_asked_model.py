@@ -10,7 +10,7 @@ from scheduling_loop import request
 from slipstream.engine.asked_model import ALWAYS, MODEL, SMALL_LAG, SOMETIMES, AskedModel
 from slipstream.engine.request import Request
 from slipstream.engine.speculation import SpeculativeDrafts
-from slipstream.spec.controller import Controller, ControlOptions
+from slipstream.spec.controller import DOUBT_INTERVAL, Controller, ControlOptions
 from slipstream.spec.proposer import NOTHING, Draft
 from slipstream.spec.step_times import StepTimes
 
@@ -70,9 +70,9 @@ def controller(num_tokens: int = 1) -> Controller:
 def test_a_cost_that_was_foretold_too_low_is_learned_and_then_nothing_is_asked() -> None:
     model = Model(seconds=2.0)  # beside a step of 1.1: right drafts would not pay
     asked = AskedModel(model, controller(), model.clock)
-    found = [asked.ask([each], [(0, 1)]) for each in [request("a", 5)] * 300]
+    found = [asked.ask([each], [(0, 1)]) for each in [request("a", 5)] * 3000]  # doubted ever more rarely
     assert found[0] == [(0, Draft((7,), MODEL))]
-    assert len(model.calls) < 40
+    assert len(model.calls) < 55
     assert not any(found[-10:])
     assert asked.taken() == pytest.approx(2.0 * len(model.calls))
     assert asked.taken() == 0.0
@@ -82,6 +82,23 @@ def test_a_cost_as_foretold_changes_nothing() -> None:
     model = Model()
     asked = AskedModel(model, controller(), model.clock)
     assert all(asked.ask([each], [(0, 1)]) for each in [request("a", 5)] * 60)
+
+
+@pytest.mark.parametrize("lag", [1, SMALL_LAG + 1])
+def test_a_model_that_a_busy_moment_made_look_dear_is_asked_again(lag: int) -> None:
+    model = Model(seconds=100.0)
+    asked = AskedModel(model, controller(), model.clock)
+    each = request("a", 5)
+    each.max_tokens = 2000
+    while asked._cost.current(1, 1) < 1.0:
+        asked.ask([each], [(0, 1)])
+    model.seconds, model.lags = 0.01, lag
+    later = []
+    for _ in range(2000):
+        later.append(bool(asked.ask([each], [(0, 1)])))
+        model.lags = 1 if later[-1] else lag
+    assert not any(later[: DOUBT_INTERVAL - 1])
+    assert all(later[-100:])
 
 
 def test_only_some_calls_are_learned_from_later_on() -> None:

@@ -139,7 +139,7 @@ def test_a_store_of_answers_is_planned_and_shown(tiny_folder: Path, tmp_path: Pa
         assert (memory.store_bytes, held, accepted) == (0, 0, 0)
     else:
         assert memory.store_bytes == 1000 * STORE_BYTES_PER_TOKEN
-        assert decision.why == "as set; at most 0.00 GiB of memory, planned for"
+        assert decision.why == "as set; at most 136.7 KiB of memory, planned for"
         assert "recent answers = 0.00 GiB of the workspace" in memory.formula()
         assert held > 24
         assert accepted > 0

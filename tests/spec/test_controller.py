@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from slipstream.errors import ConfigError
-from slipstream.spec.controller import Controller, ControlOptions
+from slipstream.spec.controller import DOUBT_INTERVAL, LONGEST_DOUBT_INTERVAL, Controller, ControlOptions
 from slipstream.spec.proposer import Draft
 from slipstream.spec.step_times import StepTimes
 
@@ -251,3 +253,35 @@ def test_what_is_found_is_tried_now_and_then_though_another_promises_more() -> N
     preferred = [controller.prefers("a", Draft((1,), 0), 7, 3, cheap, 1) for _ in range(80)]
     assert preferred.count(False) == 10  # little is known yet: one of eight
     assert preferred[:8] == [True] * 7 + [False]
+
+
+def after_a_busy_moment(added: float, steps: int) -> list[int]:
+    """Lengths offered after ten steps with drafts that took eight times as long as measured. Then steps take what was
+    measured, with `added` times as much for drafted tokens; drafts are right."""
+    times = StepTimes({(1, 1 + n, 0): 1.0 + 0.2 * n for n in range(9)})
+    controller = Controller(ControlOptions(), times)
+    for _ in range(10):
+        controller.offer([("a", DRAFT)])
+        controller.observe("a", 1, 0)
+        controller.observe_step(1, 2, 8 * 1.2)
+    assert controller.could_pay(1) == 0
+    lengths = []
+    for _ in range(steps):
+        [length] = controller.offer([("b", DRAFT)])
+        lengths.append(length)
+        controller.observe("b", length, length)
+        controller.observe_step(1, 1 + length, 1.0 + added * 0.2 * length)
+    return lengths
+
+
+def test_a_busy_moment_does_not_end_drafting_for_ever() -> None:
+    lengths = after_a_busy_moment(1.0, 3000)
+    assert not any(lengths[: DOUBT_INTERVAL - 1])
+    assert lengths[-1000:] == [5] * 1000
+
+
+def test_what_was_learned_is_doubted_ever_more_rarely_while_it_holds() -> None:
+    lengths = after_a_busy_moment(8.0, 20_000)
+    drafted = [step for step, length in enumerate(lengths) if length]
+    assert len(drafted) < 200
+    assert max(b - a for a, b in pairwise(drafted)) > LONGEST_DOUBT_INTERVAL / 2

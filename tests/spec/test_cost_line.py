@@ -73,3 +73,15 @@ def test_a_moment_in_which_the_machine_does_something_else_counts_little() -> No
     learned = LearnedCost(lambda rows, tokens: 0.1 * tokens)
     learned.observe(1, 1, 50.0)
     assert learned.current(1, 1) < 0.17
+
+
+def test_what_fades_goes_half_the_way_to_what_was_foretold() -> None:
+    lines = CostLines()
+    for _ in range(300):
+        lines.observe(1, 1.0, 9.0, matters=1.0)
+    before, revision = lines(1, 1.0), lines.revision
+    lines.fade(2)
+    assert (lines(1, 1.0), lines.revision) == (before, revision)
+    lines.fade(1)
+    assert lines(1, 1.0) == pytest.approx((before + 1.0) / 2, rel=0.03)
+    assert lines.revision == revision + 1

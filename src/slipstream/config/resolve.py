@@ -301,7 +301,7 @@ def _speculative(options: SpeculationOptions) -> tuple[str, str]:
     if asked == "auto" and options.draft_head is not None:
         return "ngram,draft_head", "n-grams where they match, the draft head elsewhere"
     if asked == "auto":
-        return "ngram", "what this build drafts with"
+        return "ngram", "no smaller model and no draft head is named"
     return asked, "default" if asked == "off" else "as set"
 
 

@@ -82,6 +82,7 @@ class SpeculationOptions:
             raise ConfigError(
                 f"is {self.prompt_lookup_min}, but prompt_lookup_max is {self.prompt_lookup_max}.",
                 where="[speculation] prompt_lookup_min",
+                fix="Lower the one or raise the other.",
             )
 
     def _take_model(self) -> None:
@@ -97,12 +98,16 @@ class SpeculationOptions:
             object.__setattr__(self, "draft_model", mode)
             object.__setattr__(self, "speculative", "auto")
         elif mode == "draft_model" and self.draft_model is None:
-            raise ConfigError("is draft_model, but no model is named.", where=where, fix="Set draft_model.")
+            raise ConfigError(
+                "is draft_model, but no model is named.",
+                where=where,
+                fix="Name the smaller model in draft_model (--speculative MODEL on the command line).",
+            )
         elif mode == "draft_head" and self.draft_head is None:
             raise ConfigError(
                 "is draft_head, but no folder is named.",
                 where=where,
-                fix="Set draft_head to the folder of a trained one (slipstream draft train).",
+                fix="Set draft_head (--draft-head) to the folder of a trained one (slipstream draft train).",
             )
         self._one_of_both()
 

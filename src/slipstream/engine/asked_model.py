@@ -99,6 +99,7 @@ class AskedModel:
         lengths = self._controller.wanted(rows, MODEL, self._cost.current, others, context)
         chosen = [(index, length) for (index, _), length in zip(asked, lengths, strict=True) if length]
         if not chosen:
+            self._doubt(sum([self.serves(requests[index]) for index, _ in wanted]), bool(rows), len(requests), context)
             return []
         said = self._timed([(requests[index], length) for index, length in chosen])
         return [
@@ -106,6 +107,14 @@ class AskedModel:
             for (index, _), draft in zip(chosen, said, strict=True)
             if draft.tokens
         ]
+
+    def _doubt(self, asked: int, probed: bool, rows: int, context: int) -> None:
+        """Where the model is never asked, not even as a probe, nothing is learned of its cost: see
+        `Controller.doubts`."""
+        cost, controller = self._cost, self._controller
+        closed = asked and not (probed and controller.could_pay(rows, context, asked=asked, cost=cost.current))
+        if closed and controller.doubts(rows, context, asked=asked, cost=cost.foretold):
+            cost.fade(asked)
 
     def _timed(self, chosen: Sequence[tuple[Request, int]]) -> list[Draft]:
         self._calls += 1

@@ -25,7 +25,7 @@ from slipstream.engine.grants import MAX_PROMPT_LOGITS
 from slipstream.engine.head_loading import MOST_STATES, LoadedHead, PlannedHead, load_head, read_head
 from slipstream.engine.head_states import HeadStates
 from slipstream.engine.make_drafts import Drafting, make_drafts
-from slipstream.engine.memory import MemoryPlan, gib, plan_memory
+from slipstream.engine.memory import MemoryPlan, plan_memory
 from slipstream.engine.model_tokenizer import tokenizer_of
 from slipstream.engine.queue import FirstComeFirstServed, PriorityOrder
 from slipstream.engine.recorder import TimelineRecorder
@@ -36,6 +36,7 @@ from slipstream.errors import ConfigError, InsufficientMemoryError, TokenizerErr
 from slipstream.features import Feature, require_working
 from slipstream.hub.store import packed_dir, profiles_dir, resolve_model
 from slipstream.hw.info import HardwareInfo, read_hardware
+from slipstream.hw.memory import format_memory
 from slipstream.kernels.select import ModelNeeds, backend_refusals, select_kernels, weight_bytes
 from slipstream.kv.manager import KVManager
 from slipstream.kv.storage import KVStorage
@@ -306,7 +307,7 @@ def _with_memory(resolved: Resolved, memory: MemoryPlan) -> tuple[EffectiveOptio
     effective = replace(resolved.effective, num_blocks=memory.num_blocks, max_model_len=memory.max_model_len)
     why = {"num_blocks": memory.num_blocks_why, "max_model_len": memory.max_model_len_why}
     if memory.store_bytes:
-        why["speculative_store_tokens"] = f"as set; at most {gib(memory.store_bytes)} of memory, planned for"
+        why["speculative_store_tokens"] = f"as set; at most {format_memory(memory.store_bytes)} of memory, planned for"
     decisions = tuple(
         replace(each, effective=getattr(effective, each.field), why=why.get(each.field) or each.why)
         for each in resolved.decisions

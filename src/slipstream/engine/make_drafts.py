@@ -181,7 +181,7 @@ def _useless_model(times: StepTimes, model: SteppingDrafter, num_tokens: int, ma
     took = (times(1, 1 + best) + model.cost(1, best)) / plain
     return (
         f"the {model.name.replace('_', ' ')} will not pay here: {best} drafted token{'s' if best > 1 else ''} and the "
-        f"step that verifies them take {took:.2f} times as long as a step without.",
+        f"step that verifies {'them' if best > 1 else 'it'} take {took:.2f} times as long as a step without.",
     )
 
 

@@ -19,6 +19,7 @@ Policy = Literal["cost", "threshold", "fixed"]
 
 EARLY_JUDGED, EARLY_INTERVAL = 16, 8
 ALWAYS, SOMETIMES = 64, 4  # so many first steps with drafts, and then every so many-th, correct what drafts add
+DOUBT_INTERVAL, LONGEST_DOUBT_INTERVAL = 64, 4096  # decisions that drafts cannot pay before that is doubted
 LEAST_JUDGED = 8  # proposals of a request before the threshold policy switches
 
 
@@ -95,6 +96,7 @@ class Controller:
         self._observed = 0  # steps with drafts
         self._acceptance = AcceptanceModel(priors=priors or {})
         self._requests: dict[str, _Tracked] = {}
+        self._shut, self._doubt_interval = 0, DOUBT_INTERVAL  # decisions that drafts cannot pay, since the last doubt
         self._cut_short: dict[int, int] = {}  # by kind of evidence, since the last probe
 
     def wanted(
@@ -149,6 +151,8 @@ class Controller:
         rows = len(drafts) + others
         table = None if self._tables is None else self._tables.at(rows, context)
         could_pay = longest if table is None else table.could_pay
+        if not could_pay:
+            self.doubts(rows, context)
         lengths = self._lengths(requests, kinds, limits, table, rows)
         for index, request in enumerate(requests):
             kind, length = kinds[index], lengths[index]
@@ -181,6 +185,7 @@ class Controller:
             self._times.observe_plain(self._measured.measured(rows, context)[0], seconds)
             return
         self._observed += 1
+        self._doubt_interval = max(DOUBT_INTERVAL, self._doubt_interval - 1)
         if self._observed < ALWAYS or self._observed % SOMETIMES == 0:
             measured = self._measured.measured(rows, context)
             if drafted < len(measured):
@@ -194,9 +199,34 @@ class Controller:
         request = self._requests.get(key)
         return None if request is None else request.window.rate
 
-    def could_pay(self, rows: int, context: int = 0) -> int:
-        """The most tokens that one of so many rows could draft and pay, if they were right."""
-        return self.options.num_tokens if self._tables is None else self._tables.at(rows, context).could_pay
+    def could_pay(self, rows: int, context: int = 0, *, asked: int = 0, cost: DraftCost | None = None) -> int:
+        """The most tokens that one of so many rows could draft and pay, if they were right. asked, cost: so many of
+        them are drafted for at this cost."""
+        if self._tables is None:
+            return self.options.num_tokens
+        return self._tables.at(rows, context, asked=asked, cost=cost).could_pay
+
+    def doubts(self, rows: int, context: int = 0, *, asked: int = 0, cost: DraftCost | None = None) -> bool:
+        """To be called where by what was learned nothing is drafted, not even as a probe. Then nothing more is learned,
+        and what one busy moment seemed to show would stay for ever: every `DOUBT_INTERVAL`-th time, if drafts could pay
+        by the times of start-up, what is known of steps with drafts fades if it says that none pay, and the answer is
+        True.
+        The interval doubles each time, and shrinks by one with each step that has drafts.
+
+        asked, cost: so many rows are drafted for at this cost, also as at start-up.
+        """
+        if self._tables is None or self._times is None:
+            return False
+        self._shut += 1
+        if self._shut < self._doubt_interval:
+            return False
+        self._shut = 0
+        if not self._tables.could_pay_as_measured(rows, context, asked=asked, cost=cost):
+            return False
+        if not self.could_pay(rows, context):
+            self._times.fade(rows)
+        self._doubt_interval = min(2 * self._doubt_interval, LONGEST_DOUBT_INTERVAL)
+        return True
 
     def saving(self, key: str, evidence: int, cost: DraftCost, context: int = 0) -> float:
         """Seconds per output token that drafts of this kind are expected to save the request, were it alone; infinite

@@ -40,6 +40,12 @@ class CostLine:
         self._xy = self._xy * KEEP + x * y
         self._fit()
 
+    def fade(self) -> None:
+        """Half of what is known is taken to have been as foretold, and all of it weighs half."""
+        self._weight, self._x, self._xx = self._weight / 2, self._x / 2, self._xx / 2
+        self._y, self._xy = (self._y / 2 + self._x) / 2, (self._xy / 2 + self._xx) / 2
+        self._fit()
+
     def _fit(self) -> None:
         mean_square = self._xx / self._weight
         if mean_square <= 0.0:
@@ -81,6 +87,14 @@ class CostLines:
         lines = CostLines()
         lines._used = dict(self._used)
         return lines
+
+    def fade(self, rows: int) -> None:
+        """See `CostLine.fade`; the correction in use is replaced."""
+        line = self._learned.get(rows.bit_length())
+        if line is not None:
+            line.fade()
+            self._used[rows.bit_length()] = line.fixed, line.slope
+            self.revision += 1
 
     def observe(self, rows: int, foretold: float, actual: float, matters: float) -> None:
         """matters: a cost of which `CHANGE` is too little to make a difference."""

@@ -54,8 +54,10 @@ class StepTables:
         return table
 
     def _make(self, rows: int, context: int, asked: int, cost: DraftCost | None) -> StepTable:
+        return self._with_drafting(self._times.corrected(rows, self._ladder(rows, context)), rows, asked, cost)
+
+    def _with_drafting(self, seconds: list[float], rows: int, asked: int, cost: DraftCost | None) -> StepTable:
         longest = self._longest
-        seconds = self._times.corrected(rows, self._ladder(rows, context))
         together = 1
         if cost is not None:
             together = asked
@@ -64,6 +66,10 @@ class StepTables:
         rate = rows / seconds[0] * (1.0 + self._margin)
         paying = [n for n in range(1, longest + 1) if (rows + n * together) / seconds[n * together] > rate]
         return StepTable.of(seconds, max(paying, default=0))
+
+    def could_pay_as_measured(self, rows: int, context: int, *, asked: int = 0, cost: DraftCost | None = None) -> int:
+        """`could_pay` of `at`, without what was learned since start-up."""
+        return self._with_drafting(self.measured(rows, context), rows, asked, cost).could_pay
 
     def measured(self, rows: int, context: int) -> list[float]:
         """Seconds at start-up of a step with 0, 1, 2, ... drafted tokens: the same whatever is learned meanwhile."""

@@ -82,6 +82,10 @@ class StepTimes:
         self._drift *= (seconds / expected) ** DRAFT_SHARE
         self._added.observe(rows, added, seconds / self._drift - plain, matters=plain)
 
+    def fade(self, rows: int) -> None:
+        """What drafted tokens were seen to add to steps of so many rows counts less, the measurement more."""
+        self._added.fade(rows)
+
     def relative(self, rows: int, tokens: int, context: int = 0) -> float:
         """As `measured`, with what drafted tokens were seen to add; without the scale."""
         if tokens <= rows:
