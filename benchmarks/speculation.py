@@ -8,9 +8,10 @@ One engine; prompts of one kind go through it in groups of the batch size, each 
 ratio of a group is that of its mean TPOT, without over with; of a kind, the geometric mean over its groups with
 Student's 95 % interval of the logarithms. The prefix cache is off. Both runs must give the same tokens.
 
-`by steps` is the same ratio by what steps usually take: the steps of all groups behind the prompts are sorted by their
-numbers of rows and of drafted tokens, each counts as the median of its sort, and their sum is divided by the tokens.
-What slows single steps down is out of it. Its interval is the jackknife's over groups.
+`by steps` is the same ratio by what steps usually take: the steps of all groups in which all of the group's requests
+decode are sorted by their numbers of drafted tokens, each counts as the median of its sort, and their sum is divided by
+the tokens. What slows single steps down is out of it, and so is the end of a batch, where ever fewer requests share a
+step. Its interval is the jackknife's over groups.
 
 Kinds: the categories of Spec-Bench (question.jsonl of github.com/hemingkx/Spec-Bench, first turns), HumanEval
 (HumanEval.jsonl.gz), and code edits (benchmarks/code_edits: "return this file with one change", behind one example of
@@ -57,9 +58,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class TimedStep:
-    """One step in which every unfinished request of the group decodes."""
+    """One step in which every request of the group decodes."""
 
-    rows: int
     drafted: int
     tokens: int
     seconds: float
@@ -162,10 +162,10 @@ def _log_ratio(pairs: Sequence[Pair]) -> float | None:
 
 
 def seconds_per_token(steps: Steps) -> float | None:
-    """With every step taken to last as long as the median of those with as many rows and drafted tokens."""
-    kinds: dict[tuple[int, int], list[float]] = {}
+    """With every step taken to last as long as the median of those with as many drafted tokens."""
+    kinds: dict[int, list[float]] = {}
     for step in steps:
-        kinds.setdefault((step.rows, step.drafted), []).append(step.seconds)
+        kinds.setdefault(step.drafted, []).append(step.seconds)
     tokens = sum(step.tokens for step in steps)
     return sum(len(each) * statistics.median(each) for each in kinds.values()) / tokens if tokens else None
 
@@ -240,21 +240,21 @@ def answer(
     wish: Any,
     steps: list[TimedStep] | None = None,
 ) -> Any:
-    """All prompts in one batch. steps: takes those behind the prompts."""
+    """All prompts in one batch. steps: takes those in which all of them decode."""
     for index, prompt in enumerate(prompts):
         core.add(GenerationRequest(f"{name}-{index}", tuple(prompt), params, speculative=wish))
     tokens: dict[str, list[int]] = {}
     stats: dict[str, CompletionStats] = {}
     drafted = core.stats().num_draft_tokens
     while core.has_work:
-        rows = len(tokens) - len(stats) if len(tokens) == len(prompts) else 0
+        whole = len(tokens) == len(prompts) and not stats
         started = perf_counter()
         deltas = core.step()
         seconds = perf_counter() - started
         before, drafted = drafted, core.stats().num_draft_tokens
-        if rows and steps is not None:
+        if whole and steps is not None:
             fresh = sum(len(delta.token_ids) for delta in deltas)
-            steps.append(TimedStep(rows, drafted - before, fresh, seconds))
+            steps.append(TimedStep(drafted - before, fresh, seconds))
         for delta in deltas:
             tokens.setdefault(delta.request_id, []).extend(delta.token_ids)
             if delta.stats is not None:

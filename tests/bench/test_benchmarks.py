@@ -270,10 +270,10 @@ def test_the_ratio_is_without_over_with_and_its_mean_geometric() -> None:
 
 
 def test_a_ratio_by_steps_leaves_out_what_slows_single_ones_down() -> None:
-    off = [speculation.TimedStep(1, 0, 1, seconds) for seconds in (4.0, 4.0, 90.0)]
+    off = [speculation.TimedStep(0, 1, seconds) for seconds in (4.0, 4.0, 90.0)]
     on = [
-        *[speculation.TimedStep(1, 2, 3, seconds) for seconds in (6.0, 6.0, 50.0)],
-        speculation.TimedStep(1, 0, 1, 4.0),
+        *[speculation.TimedStep(2, 3, seconds) for seconds in (6.0, 6.0, 50.0)],
+        speculation.TimedStep(0, 1, 4.0),
     ]
     assert speculation.seconds_per_token(off) == 4.0
     assert speculation.seconds_per_token(on) == pytest.approx((3 * 6.0 + 4.0) / 10)
@@ -282,7 +282,7 @@ def test_a_ratio_by_steps_leaves_out_what_slows_single_ones_down() -> None:
     assert speculation.ratio_by_steps([pair]) is None
     ratio, low, high = speculation.ratio_by_steps([pair, pair, pair]) or (0.0, 0.0, 0.0)
     assert ratio == low == high == pytest.approx(4.0 / 2.2)
-    other = replace(pair, on_steps=[speculation.TimedStep(1, 2, 1, 6.0)] * 3)
+    other = replace(pair, on_steps=[speculation.TimedStep(2, 1, 6.0)] * 3)
     found = speculation.ratio_by_steps([pair, pair, other])
     assert found is not None
     assert found[1] < found[0] < found[2]

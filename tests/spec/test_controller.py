@@ -285,3 +285,12 @@ def test_what_was_learned_is_doubted_ever_more_rarely_while_it_holds() -> None:
     drafted = [step for step, length in enumerate(lengths) if length]
     assert len(drafted) < 200
     assert max(b - a for a, b in pairwise(drafted)) > LONGEST_DOUBT_INTERVAL / 2
+
+
+def test_a_probe_is_of_the_kind_that_was_asked_for() -> None:
+    controller = Controller(ControlOptions(probe_interval=1), times(0.6))
+    price = lambda rows, tokens: 0.35 * tokens  # noqa: E731
+    assert controller.wanted([("a", 3)], 7, price) == [1]  # a probe
+    assert controller._requests["a"].probe == 7
+    controller.offer([("a", Draft((1, 2), 0))])  # the model said nothing, something else was found meanwhile
+    assert controller._requests["a"].probe is None

@@ -70,7 +70,7 @@ class _Tracked:
     window: AcceptanceWindow = field(default_factory=AcceptanceWindow)
     on: bool = True
     evidence: int = 0  # of what was cut for the step in flight
-    probe: bool = False  # a draft was asked for only to learn about it
+    probe: int | None = None  # the evidence of a draft that was asked for only to learn about it
 
 
 class Controller:
@@ -115,8 +115,9 @@ class Controller:
         could_pay = self.options.num_tokens if table is None else table.could_pay
         lengths = self._lengths(requests, [evidence] * len(rows), limits, table, num_rows)
         for index, request in enumerate(requests):
-            request.probe = lengths[index] == 0 and min(limits[index], could_pay) > 0 and self._probes(evidence, 0)
-            lengths[index] += request.probe
+            probes = lengths[index] == 0 and min(limits[index], could_pay) > 0 and self._probes(evidence, 0)
+            request.probe = evidence if probes else None
+            lengths[index] += probes
         return lengths
 
     def prefers(
@@ -157,8 +158,9 @@ class Controller:
         for index, request in enumerate(requests):
             kind, length = kinds[index], lengths[index]
             request.evidence = kind
-            if request.probe:
-                request.probe, lengths[index] = False, max(length, min(1, limits[index]))
+            probed, request.probe = request.probe == kind, None
+            if probed:
+                lengths[index] = max(length, min(1, limits[index]))
             elif length < min(limits[index], could_pay) and self._probes(kind, length):
                 lengths[index] = length + 1
         return lengths

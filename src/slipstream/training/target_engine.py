@@ -57,8 +57,9 @@ class TargetEngine:
         """What the model asks and says by itself, kept in `folder`, as much as a training on `tokens` tokens needs."""
         questions, texts = OwnTexts.wanted(tokens)
         asked, told = read_own_texts(folder)
-        if len(asked) >= questions and len(told) >= texts:
-            return OwnTexts.of(asked, told)
+        known = OwnTexts.of(asked, told)
+        if len(asked) >= questions and len(told) >= min(texts, len(known.questions)):
+            return known
         options = self._options(plan.options.max_model_len, plan.options.num_blocks, prefix_caching=True)
         with LLM(options, cache_dir=self.cache_dir) as llm, stage("Prompts", None, quiet=self.quiet) as bar:
             return write_own_texts(llm, folder, questions=questions, texts=texts, seed=seed, stage=bar)
