@@ -109,6 +109,9 @@ class KnownCost:
         self.most_tokens = most_tokens
         self.observed: list[tuple[StepWork, float]] = []
 
+    def __repr__(self) -> str:
+        return f"KnownCost{(*self.weights, self.most_tokens)}"
+
     def observe(self, work: StepWork, seconds: float) -> None:
         self.observed.append((work, seconds))
 

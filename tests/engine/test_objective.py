@@ -96,7 +96,8 @@ class Timed(Loop):
     def step(self) -> list[tuple[str, int, int]]:
         plan = self.scheduler.plan(self.now)
         assert plan is not None
-        decodes = [row for row in plan.rows if row.start >= row.sampling.num_prompt_tokens]
+        # The last token of a prompt that is computed but for it is fed as a decode's is, whatever the step takes.
+        decodes = [row for row in plan.rows if row.start >= max(1, row.sampling.num_prompt_tokens - 1)]
         alone = work_of((row.start, len(row.tokens)) for row in decodes)
         work = plan_work(plan)
         took = self.true.estimate(work)
