@@ -46,3 +46,9 @@ def gemma3_path() -> Path:
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random Llama model with tokenizer and chat template; do not write into it."""
     return write_tiny_folder(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def steady_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step times that were kept are taken as they are, however fast the machine is at the moment."""
+    monkeypatch.setattr("slipstream.engine.make_drafts.relative_speed", lambda *_, **__: 1.0)

@@ -52,6 +52,7 @@ def test_a_smaller_model_drafts(tiny_folder: Path, draft_folder: Path, tmp_path:
         assert llm.plan.options.speculative == "draft_model"
 
 
+@pytest.mark.usefixtures("steady_machine")
 @pytest.mark.parametrize("mode", ["cost", "threshold"])
 def test_with_ngrams_under_each_policy(tiny_folder: Path, draft_folder: Path, tmp_path: Path, mode: str) -> None:
     with open_llm(tiny_folder, tmp_path) as llm:
@@ -67,6 +68,7 @@ def test_with_ngrams_under_each_policy(tiny_folder: Path, draft_folder: Path, tm
         assert len(list((tmp_path / "profiles").iterdir())) == 2
 
 
+@pytest.mark.usefixtures("steady_machine")
 def test_a_restart_takes_the_step_times_of_both_models_from_disk(tiny_folder: Path, tmp_path: Path) -> None:
     draft = write_tiny_folder(tmp_path / "draft", seed=1, num_hidden_layers=1)
     found, texts, files = [], [], []

@@ -46,6 +46,7 @@ def test_a_head_drafts(tiny_folder: Path, head_folder: Path, tmp_path: Path, bac
         assert llm.plan.options.speculative == "draft_head"
 
 
+@pytest.mark.usefixtures("steady_machine")
 def test_with_ngrams_and_measured_costs(tiny_folder: Path, head_folder: Path, tmp_path: Path) -> None:
     with open_llm(tiny_folder, tmp_path) as llm:
         expected = answers(llm)

@@ -41,6 +41,7 @@ def test_an_llm_answers_the_same_with_drafts(tiny_folder: Path, tmp_path: Path, 
         assert ours.outputs[0].logprobs == theirs.outputs[0].logprobs
 
 
+@pytest.mark.usefixtures("steady_machine")
 def test_step_times_are_a_decision_and_kept(tiny_folder: Path, tmp_path: Path) -> None:
     sources = []
     for settings in ({}, {}, {"num_speculative_tokens": 2}):

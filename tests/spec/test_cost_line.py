@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.spec.cost_line import CHANGE, STEEPEST, CostLine, CostLines
+from slipstream.spec.cost_line import ALWAYS, CHANGE, SOMETIMES, STEEPEST, CostLine, CostLines, Lessons
 from slipstream.spec.learned_cost import LearnedCost
 
 pytestmark = pytest.mark.fast
@@ -85,3 +85,9 @@ def test_what_fades_goes_half_the_way_to_what_was_foretold() -> None:
     lines.fade(1)
     assert lines(1, 1.0) == pytest.approx((before + 1.0) / 2, rel=0.03)
     assert lines.revision == revision + 1
+
+
+def test_later_on_only_some_observations_are_learned_from() -> None:
+    lessons = Lessons()
+    assert all(lessons.next() for _ in range(ALWAYS))
+    assert [lessons.next() for _ in range(2 * SOMETIMES)] == [*[False] * (SOMETIMES - 1), True] * 2

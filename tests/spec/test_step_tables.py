@@ -24,7 +24,7 @@ def test_least_is_the_least_slope_of_what_follows(seconds: list[float]) -> None:
 
 def test_a_table_holds_the_times_of_its_rows() -> None:
     times = StepTimes(LINE)
-    times.observe(1, 1, 100.0)
+    times.observe_plain(1.1, 100.0)
     table = StepTables(times, longest=3, margin=0.0).at(2, 64)
     assert table.seconds == tuple(times.measured(2, 2 + n) for n in range(7))
 

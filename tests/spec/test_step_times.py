@@ -45,7 +45,7 @@ def test_times_are_positive_and_never_fall(measured: dict[tuple[int, int, int], 
 def test_a_slower_machine_is_noticed() -> None:
     times = StepTimes({(1, 1, 0): 1.0, (1, 2, 0): 1.2})
     for _ in range(300):
-        times.observe(1, 1, 1.5)
+        times.observe_plain(1.0, 1.5)
     assert times(1, 1) == pytest.approx(1.5, rel=0.01)
     assert times(1, 2) / times(1, 1) == pytest.approx(1.2)
 
@@ -54,9 +54,9 @@ def test_what_drafts_really_add_is_noticed() -> None:
     times = StepTimes({(1, 1, 0): 4.0, (1, 2, 0): 4.2, (1, 6, 0): 5.0, (2, 2, 0): 5.0, (2, 4, 0): 6.0})
     before = times.revision
     for i in range(400):
-        times.observe(1, 1, 8.0)  # the machine is half as fast as when it was measured
+        times.observe_plain(4.0, 8.0)  # the machine is half as fast as when it was measured
         tokens = (2, 6)[i % 2]
-        times.observe(1, tokens, 8.0 + 2.0 + 2 * (0.2, 1.0)[i % 2])
+        times.observe_drafts(1, 4.0, times.measured(1, tokens), 8.0 + 2.0 + 2 * (0.2, 1.0)[i % 2])
     assert times(1, 1) == pytest.approx(8.0, rel=0.03)
     assert times(1, 2) == pytest.approx(10.4, rel=0.05)
     assert times(1, 6) == pytest.approx(12.0, rel=0.05)
@@ -68,7 +68,7 @@ def test_what_drafts_really_add_is_noticed() -> None:
 
 def test_one_outlier_counts_little() -> None:
     times = StepTimes({(1, 1, 0): 1.0})
-    times.observe(1, 1, 500.0)
+    times.observe_plain(1.0, 500.0)
     assert times(1, 1) < 1.04
 
 

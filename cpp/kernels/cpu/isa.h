@@ -6,6 +6,7 @@
 #include "kernels/cpu/ceilings.h"
 #include "kernels/cpu/linear_ops.h"
 #include "kernels/cpu/moe_ops.h"
+#include "kernels/cpu/sampling_draw.h"
 #include "kernels/cpu/sampling_ops.h"
 #include "kernels/cpu/token_ops.h"
 

@@ -9,12 +9,12 @@ from typing import Protocol
 
 from slipstream.engine.request import Request
 from slipstream.spec.controller import Controller
+from slipstream.spec.cost_line import Lessons
 from slipstream.spec.learned_cost import LearnedCost
 from slipstream.spec.proposer import Draft
 
 MODEL = 100  # the evidence of what a draft model or head says; proposers' own are below
 SMALL_LAG = 64  # tokens that the draft model may lag behind without a question whether feeding them is worth it
-ALWAYS, SOMETIMES = 64, 4  # so many first calls, and then every so many-th, correct what drafting is taken to cost
 HORIZON = 256  # output tokens, at most, that feeding a prompt to the draft model is expected to serve
 
 Wanted = list[tuple[int, int]]  # (index of the request, at most so many tokens)
@@ -57,7 +57,7 @@ class SteppingDrafter(Protocol):
 
 
 class AskedModel:
-    """`seconds`: what drafting has taken since it was last read by `taken`."""
+    """Chooses whom the model drafts for and how much, and learns from the clock what that takes. One call per step."""
 
     def __init__(
         self, model: SteppingDrafter, controller: Controller, clock: Callable[[], float] = perf_counter
@@ -67,7 +67,7 @@ class AskedModel:
         self._clock = clock
         self._cost = LearnedCost(model.cost)
         self._seconds = 0.0
-        self._calls = 0
+        self._lessons = Lessons()
 
     def taken(self) -> float:
         """Seconds of drafting since the last call."""
@@ -117,8 +117,7 @@ class AskedModel:
             cost.fade(asked)
 
     def _timed(self, chosen: Sequence[tuple[Request, int]]) -> list[Draft]:
-        self._calls += 1
-        learns = self._controller.timed and (self._calls < ALWAYS or self._calls % SOMETIMES == 0)
+        learns = self._controller.timed and self._lessons.next()
         # A prompt that is fed first is none of a draft's usual cost.
         learns = learns and all(self.model.lag(request) <= length + 1 for request, length in chosen)
         started = self._clock()

@@ -10,6 +10,7 @@ from typing import Literal
 from slipstream.errors import ConfigError
 from slipstream.spec.acceptance import AcceptanceModel, AcceptanceWindow
 from slipstream.spec.allocate import choose_lengths
+from slipstream.spec.cost_line import Lessons
 from slipstream.spec.learned_cost import DraftCost
 from slipstream.spec.proposer import Draft
 from slipstream.spec.step_tables import StepTable, StepTables
@@ -18,7 +19,6 @@ from slipstream.spec.step_times import StepTimes
 Policy = Literal["cost", "threshold", "fixed"]
 
 EARLY_JUDGED, EARLY_INTERVAL = 16, 8
-ALWAYS, SOMETIMES = 64, 4  # so many first steps with drafts, and then every so many-th, correct what drafts add
 DOUBT_INTERVAL, LONGEST_DOUBT_INTERVAL = 64, 4096  # decisions that drafts cannot pay before that is doubted
 LEAST_JUDGED = 8  # proposals of a request before the threshold policy switches
 
@@ -93,7 +93,7 @@ class Controller:
         self._times = times
         self._measured = None if times is None else StepTables(times, options.num_tokens, options.margin)
         self._tables = self._measured if options.policy == "cost" else None  # what lengths are chosen by
-        self._observed = 0  # steps with drafts
+        self._lessons = Lessons()  # of steps with drafts
         self._acceptance = AcceptanceModel(priors=priors or {})
         self._requests: dict[str, _Tracked] = {}
         self._shut, self._doubt_interval = 0, DOUBT_INTERVAL  # decisions that drafts cannot pay, since the last doubt
@@ -186,9 +186,8 @@ class Controller:
         if not drafted:
             self._times.observe_plain(self._measured.measured(rows, context)[0], seconds)
             return
-        self._observed += 1
         self._doubt_interval = max(DOUBT_INTERVAL, self._doubt_interval - 1)
-        if self._observed < ALWAYS or self._observed % SOMETIMES == 0:
+        if self._lessons.next():
             measured = self._measured.measured(rows, context)
             if drafted < len(measured):
                 self._times.observe_drafts(rows, measured[0], measured[drafted], seconds)

@@ -9,6 +9,19 @@ HELD = 0.1  # and for ever, so that there is one line even if all costs are equa
 KEEP = 0.97  # of the weight of all that was known, at each new observation
 STEEPEST = 16.0
 CHANGE = 0.05  # of a cost, at least, before the correction in use is replaced
+ALWAYS, SOMETIMES = 64, 4  # so many first observations, and then every so many-th, are learned from
+
+
+class Lessons:
+    """Which observations are worth their time: all of the first ones, later only some."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def next(self) -> bool:
+        """Whether the next observation is to be learned from."""
+        self._count += 1
+        return self._count < ALWAYS or self._count % SOMETIMES == 0
 
 
 class CostLine:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from slipstream.spec.cost_line import CostLines
 
 DraftCost: TypeAlias = Callable[[int, int], float]
-"""(rows, tokens drafted for each) -> seconds of drafting, as at start-up."""
+"""(rows, tokens drafted for each) -> seconds of drafting, on a machine as fast as at start-up."""
 
 
 class LearnedCost:

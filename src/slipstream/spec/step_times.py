@@ -57,16 +57,8 @@ class StepTimes:
         """How many times as long as measured steps take now."""
         return self._drift
 
-    def observe(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
-        """A step took so long. Single outliers count little."""
-        plain = self.measured(rows, rows, context)
-        if tokens <= rows:
-            self.observe_plain(plain, seconds)
-        else:
-            self.observe_drafts(rows, plain, self.measured(rows, tokens, context), seconds)
-
     def observe_plain(self, measured: float, seconds: float) -> None:
-        """A step without drafts that was measured as `measured` took `seconds`."""
+        """A step without drafts that was measured as `measured` took `seconds`; single outliers count little."""
         expected = self._drift * measured
         if seconds > 0.0 and expected > 0.0:
             self._drift *= (min(max(seconds, 0.5 * expected), 2.0 * expected) / expected) ** PLAIN_SHARE
